@@ -32,7 +32,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.fleet.cluster import tasks
 from anatune.fleet.cluster.dask_fleet import BUILD
-from anatune.fleet.cluster.messages import BuildRequest, Built, decode, encode
+from anatune.fleet.cluster.messages import BuildRequest, BuildResult, decode, encode
 from anatune.fleet.cluster.security import connect
 from anatune.measure.run.build_processes import Limits
 from bench.results import environment, wide_console, write_json
@@ -117,7 +117,7 @@ def build_all(count: int, schedules: Sequence[Schedule], hardware: GpuSpec) -> d
             future = ended.get()
             content = future.result()
             del flying[future]
-            built = decode(content, Built)
+            built = decode(content, BuildResult)
             if built.packed is None:
                 raise SystemExit(f"bench.fleet_builds: {built.trouble or built.failure}")
             if started_s:

@@ -32,16 +32,16 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import AnatuneError
-from anatune.fleet.cluster.fleet import Done, Event, Kind, Seen, Snapshot
+from anatune.fleet.cluster.fleet import Event, Kind, SeenWorker, Snapshot, TaskEnd
 from anatune.fleet.cluster.messages import (
-    Answer,
     BuildRequest,
-    Built,
+    BuildResult,
     MeasureRequest,
     Packed,
     SessionSetting,
-    Standing,
+    WorkerAnswer,
     WorkerDescription,
+    WorkerStanding,
     code_digest,
     decode,
     encode,
@@ -91,16 +91,16 @@ class PretendedStation:
             name, code_digest(), environment(), 1, anatune.hardware(setting.hw), peak_flop_per_s=1e11
         )
 
-    def build(self, request: BuildRequest) -> Built:
+    def build(self, request: BuildRequest) -> BuildResult:
         """Sleep; return bytes."""
         time.sleep(self._setting.build_s)
         digest = hashlib.sha256(self._image).hexdigest()
-        return Built(Packed("cpu", b"{}", digest, self._image), build_s=self._setting.build_s)
+        return BuildResult(Packed("cpu", b"{}", digest, self._image), build_s=self._setting.build_s)
 
     def open(self, setting: SessionSetting, reference: Packed) -> None:
         """Take any session."""
 
-    def measure(self, request: MeasureRequest, built: Sequence[Built]) -> list[Measurement]:
+    def measure(self, request: MeasureRequest, built: Sequence[BuildResult]) -> list[Measurement]:
         """Sleep; return times that depend on the schedules."""
         measurements = []
         for schedule in request.schedules:
@@ -112,9 +112,9 @@ class PretendedStation:
     def forget(self, session: str) -> None:
         """Hold nothing."""
 
-    def standing(self) -> Standing:
+    def standing(self) -> WorkerStanding:
         """Be at nothing."""
-        return Standing()
+        return WorkerStanding()
 
     def close(self) -> None:
         """End nothing."""
@@ -126,7 +126,7 @@ class PretendedFleet:
     def __init__(self, session: str, setting: Setting) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._session, self._run_s, self._build_s = session, setting.run_s, setting.build_s
-        self._seen = {name: Seen(PretendedStation(name, setting).description) for name in setting.names}
+        self._seen = {name: SeenWorker(PretendedStation(name, setting).description) for name in setting.names}
         self._free = dict.fromkeys(setting.names, 0.0)
         self._due: list[tuple[float, int, Event]] = []
         self._numbers = itertools.count()
@@ -148,17 +148,17 @@ class PretendedFleet:
         What takes turns is answered at once, too.
         """
         if kind == "build":
-            self._after(self._build_s, Done(number))
+            self._after(self._build_s, TaskEnd(number))
         elif kind == "lease":
-            self._after(0.0, Done(number, encode(Answer(self._session, 0))))
+            self._after(0.0, TaskEnd(number, encode(WorkerAnswer(self._session, 0))))
         else:
             asked = decode(request, MeasureRequest)
             trials = [pretended(schedule, self._run_s, self._build_s) for schedule in asked.schedules]
-            answer = encode(Answer(self._session, number, tuple(measurement for _, measurement in trials)))
+            answer = encode(WorkerAnswer(self._session, number, tuple(measurement for _, measurement in trials)))
             now = time.monotonic()
             if asked.budget_s is None:
                 self._free[worker] = max(now, self._free[worker]) + trials[0][0]
-            self._after(self._free[worker] - now if asked.budget_s is None else 0.0, Done(number, answer))
+            self._after(self._free[worker] - now if asked.budget_s is None else 0.0, TaskEnd(number, answer))
 
     def drop(self, number: int) -> None:
         """Hold nothing; an answer that comes is not waited for."""

@@ -167,15 +167,15 @@ class Lab:
         return self._board(key, words, options=True)
 
     def _board(self, key: str, words: list, *, options: bool = False, **environment: str) -> str:
-        from anatune.fleet.boards.tracker import boards_of, tracker_of
+        from anatune.fleet.boards.tracker import count_boards, tracker_of
 
-        before = boards_of(tracker_of(self.tracker), key)
+        before = count_boards(tracker_of(self.tracker), key)
         self._number += 1
         name, (first, behind) = f"{key}-{self._number}", free_ports()
         ports = ["--port", first, "--port-end", behind] if options else [first, behind]
         process = self._start(name, [*words, *ports], **environment)
         until = time.monotonic() + START_S
-        while boards_of(tracker_of(self.tracker), key) <= before:
+        while count_boards(tracker_of(self.tracker), key) <= before:
             assert process.poll() is None, (self.folder / f"{name}.log").read_text()
             assert time.monotonic() < until, (self.folder / f"{name}.log").read_text()
             time.sleep(0.05)

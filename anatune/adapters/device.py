@@ -1,4 +1,4 @@
-"""Which device a Triton kernel runs on: named, or the present one."""
+"""The GPU that a Triton kernel runs on: one that is named, or the GPU of this machine."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ __all__ = ["AUTO", "VARIABLE", "GpuLike", "find_gpu", "gpu_of"]
 
 AUTO = "auto"
 VARIABLE = "ANATUNE_HW"
-"""Environment variable that names the device where a program says "auto"."""
+"""The environment variable that names the device for ``hw="auto"``."""
 
 GpuLike: TypeAlias = str | Path | GpuSpec
-"""How a GPU is named: what `find_gpu` takes."""
+"""The name, TOML file or spec of a GPU, as `find_gpu` takes it."""
 
 
 class _Target(Protocol):
-    """What Triton compiles for."""
+    """The target that Triton compiles for."""
 
     arch: int
     backend: str
 
 
 class _Properties(Protocol):
-    """What Triton's driver knows of devices."""
+    """The device properties that Triton's driver reports."""
 
     def get_device_properties(self, index: int) -> Mapping[str, int]: ...
 
 
 class _Driver(Protocol):
-    """Triton's driver, as far as it is used here."""
+    """The methods of Triton's driver that are used here."""
 
     utils: _Properties
 
@@ -47,12 +47,12 @@ class _Driver(Protocol):
 
 
 def gpu_of(spec: HardwareSpec, otherwise: str) -> GpuSpec:
-    """Return a spec that has to be a GPU's.
+    """Return the spec if it is that of a GPU.
 
     Raises
     ------
     SpaceError
-        It is none; `otherwise` is the message.
+        It is not; the message is `otherwise`.
     """
     if spec.kind == "gpu":
         return spec
@@ -65,27 +65,28 @@ def find_gpu(hw: GpuLike) -> GpuSpec:
     Parameters
     ----------
     hw
-        A spec, a name or a file for `anatune.hardware`, or "auto": what ANATUNE_HW names, else the present device.
+        A spec, or a name or TOML file as in `anatune.hardware`, or "auto": the device that the environment variable
+        ANATUNE_HW names, otherwise the GPU of this machine.
 
     Raises
     ------
     DeviceError
-        "auto", and there is no GPU here, or it has no spec.
+        `hw` is "auto", and this machine has no GPU, or none with a spec.
     SpaceError
-        It is no GPU, or nothing of the kind.
+        The device is not a GPU.
     UnknownNameError, SpecError
-        As `anatune.hardware`.
+        The device is unknown or its file is wrong, as in `anatune.hardware`.
     """
     if str(hw) == AUTO:
         named = os.environ.get(VARIABLE)
-        return _present() if not named else find_gpu(Path(named) if os.sep in named else named)
+        return _detect_gpu() if not named else find_gpu(Path(named) if os.sep in named else named)
     spec = api.hardware(hw)
-    return gpu_of(spec, f"hw is {spec.name}, which is no GPU; name one of `anatune hw list`")
+    return gpu_of(spec, f"hw is {spec.name}, which is not a GPU; name a GPU of `anatune hw list`")
 
 
-def _present() -> GpuSpec:
+def _detect_gpu() -> GpuSpec:
     """Return the spec of the GPU that Triton would use now."""
-    advice = f"name the device, as hw='a100', or in the environment variable {VARIABLE}"
+    advice = f"name the device, for example hw='a100', or set the environment variable {VARIABLE}"
     reason, index = "", 0
     driver = _triton_driver()
     if driver is not None:
@@ -99,25 +100,25 @@ def _present() -> GpuSpec:
     if index < len(specs):
         return specs[index]
     if driver is None:
-        raise DeviceError(f"hw='auto': no GPU can be used here ({reason}); {advice}")
-    return _like(driver, index, advice)
+        raise DeviceError(f"hw='auto': this machine has no usable GPU ({reason}); {advice}")
+    return _find_matching_spec(driver, index, advice)
 
 
-def _like(driver: _Driver, index: int, advice: str) -> GpuSpec:
-    """Return the spec of the architecture and the number of SMs that Triton reports (without the CUDA packages)."""
+def _find_matching_spec(driver: _Driver, index: int, advice: str) -> GpuSpec:
+    """Return the spec with the architecture and number of SMs that Triton reports; needs no CUDA packages."""
     arch = f"sm_{driver.get_current_target().arch}"
     num_sms = int(driver.utils.get_device_properties(index)["multiprocessor_count"])
     for spec in list_hardware():
-        if spec.arch == arch and (gpu := gpu_of(spec, f"{arch} is no GPU's")).compute.num_sms == num_sms:
+        if spec.arch == arch and (gpu := gpu_of(spec, f"{arch} is not a GPU")).compute.num_sms == num_sms:
             return gpu
     raise DeviceError(
-        f"hw='auto': the present device ({arch}, {num_sms} SMs) has no spec; NVIDIA's packages read one "
-        f"from it ({pip_line('cuda')}), or {advice}"
+        f"hw='auto': no spec matches this machine's GPU ({arch}, {num_sms} SMs); install NVIDIA's packages, which read "
+        f"a spec from the GPU ({pip_line('cuda')}), or {advice}"
     )
 
 
 def _triton_driver() -> _Driver | None:
-    """Return Triton's active driver, None where there is none: no Triton, no GPU, or several drivers."""
+    """Return Triton's active driver, or None without Triton, without a GPU, or with several drivers."""
     try:
         active: _Driver = import_module("triton.runtime").driver.active
         return active if active.get_current_target().backend == "cuda" else None

@@ -1,4 +1,4 @@
-"""``anatune records import`` of another tuner's log, and what it recorded, as text."""
+"""``anatune records import`` for logs of other tuners, and the text that it prints."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anatune.adapters.logs.recording import Imported
+from anatune.adapters.logs.recording import ImportedTrials
 from anatune.cli.output import print_json, print_lines
 from anatune.cli.progress import Progress
 from anatune.errors import RecordError
@@ -26,24 +26,22 @@ _MOST_REASONS = 5
 
 
 def import_lines(
-    store: RecordPlace, kind: str, imported: Sequence[Imported], left_out: Mapping[str, int]
+    store: RecordPlace, kind: str, imported: Sequence[ImportedTrials], left_out: Mapping[str, int]
 ) -> list[Line]:
-    """Return a table, a row for each workload on each device, and why entries were left out.
+    """Return a table with a row for each workload and device, and the reasons why entries were left out.
 
     Parameters
     ----------
     store : Path or ServerAddress
-        The record file.
+        The record file or server.
     left_out : mapping of str to int
-        Reason -> entries.
+        The number of entries for each reason.
     """
     devices: Counter[str] = Counter()
     for log in imported:
         devices[log.hardware.name] += log.rows
     shares = ", ".join(f"{count} on {name}" for name, count in devices.items())
-    lines = [
-        Line(f"{store}: {sum(devices.values())} trials of this {kind} log are new{f': {shares}' * (len(devices) > 1)}")
-    ]
+    lines = [Line(f"{store}: {sum(devices.values())} new trials of a {kind} log{f': {shares}' * (len(devices) > 1)}")]
     cells = [
         ("device", [log.hardware.name for log in imported]),
         ("trials", [str(log.rows) for log in imported]),
@@ -53,29 +51,29 @@ def import_lines(
     ]
     lines += table(cells, ("device", "workload"))
     if any(log.known for log in imported):
-        lines.append(Line("known: imported before, not recorded again", "dim"))
+        lines.append(Line("known: trials that were imported before and are not recorded again", "dim"))
     if left_out:
         lines.append(Line(f"left out: {sum(left_out.values())} entries", "bold"))
         most = max(len(str(count)) for count in left_out.values())
-        lines += [Line(f"{count:>{most}}  {reason}") for reason, count in _ordered(left_out)]
+        lines += [Line(f"{count:>{most}}  {reason}") for reason, count in _sort_reasons(left_out)]
     return lines
 
 
 def reasons_text(left_out: Mapping[str, int]) -> str:
-    """Return the commonest reasons in one line."""
-    ordered = _ordered(left_out)
+    """Return the most frequent reasons in one line."""
+    ordered = _sort_reasons(left_out)
     named = [f"{count} entries: {reason}" for reason, count in ordered[:_MOST_REASONS]]
-    if rest := sum(count for _, count in ordered[_MOST_REASONS:]):
-        named.append(f"{rest} entries for other reasons")
+    if other_count := sum(count for _, count in ordered[_MOST_REASONS:]):
+        named.append(f"{other_count} entries for other reasons")
     return "; ".join(named)
 
 
-def _ordered(left_out: Mapping[str, int]) -> list[tuple[str, int]]:
+def _sort_reasons(left_out: Mapping[str, int]) -> list[tuple[str, int]]:
     return sorted(left_out.items(), key=lambda pair: -pair[1])
 
 
 def import_log(file: Path, workload: Workload | None, records: RecordPlace, hw: str | None, as_json: bool) -> None:
-    """Record what fits of a log, and say what was left out."""
+    """Record the trials of a log that anatune can express, and print what was left out."""
     from anatune import api
     from anatune.adapters.import_command import import_lines, reasons_text
     from anatune.adapters.logs import read_foreign
@@ -88,8 +86,8 @@ def import_log(file: Path, workload: Workload | None, records: RecordPlace, hw: 
         progress.begin(f"reading {file}")
         log = read_foreign(file, hardware, workload, _function_reader)
         if not log.trials:
-            why = reasons_text(log.left_out) or "it is empty"
-            raise RecordError(f"{file}: nothing to import from this {log.kind} log: {why}")
+            why = reasons_text(log.left_out) or "the file is empty"
+            raise RecordError(f"{file}: this {log.kind} log has no entry that can be imported: {why}")
         with RecordStore(records) as store:
             imported = record_foreign(store, log, file)
     if not as_json:
@@ -111,7 +109,7 @@ def import_log(file: Path, workload: Workload | None, records: RecordPlace, hw: 
 
 
 def _function_reader() -> FunctionReader | None:
-    """Return what reads the functions of a MetaSchedule database; TVM is not loaded for other logs."""
+    """Return the reader of a MetaSchedule database's functions; TVM is not loaded for other logs."""
     from anatune.adapters.metaschedule.functions import function_reader
 
     return function_reader()

@@ -1,6 +1,6 @@
-"""Kernel Tuner's files: its cache (JSON, one entry a configuration) and the results format T4.
+"""Kernel Tuner's files: its cache (JSON with one entry for each configuration) and its results format T4.
 
-Reading needs no Kernel Tuner, nor does writing a cache; T4 is written by Kernel Tuner itself, so that it is its T4.
+Reading files and writing a cache do not need Kernel Tuner. T4 files are written by Kernel Tuner itself.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from anatune.records.traces import Json
 __all__ = ["read_results", "results_of", "write_cache", "write_t4"]
 
 Entry: TypeAlias = dict[str, Json]
-"""JSON of one configuration: parameters, times, error."""
+"""The JSON of one configuration: parameters, times, error."""
 Result: TypeAlias = tuple[Mapping[str, object], Measurement]
-"""A configuration and what came back."""
+"""A configuration and its measurement."""
 
 _ERRORS = {
     Outcome.INVALID: "InvalidConfig",
     Outcome.BUILD_ERROR: "CompilationFailedConfig",
     Outcome.BUILD_TIMEOUT: "CompilationFailedConfig",
 }
-"""Outcome -> Kernel Tuner's class of errors; all others: "RuntimeFailedConfig"."""
+"""Outcome -> Kernel Tuner's error class; all other failures are "RuntimeFailedConfig"."""
 _UNKNOWN_MS = ("compile_time", "verification_time", "benchmark_time", "strategy_time", "framework_time")
 _TIMESTAMP = "1970-01-01 00:00:00+00:00"
-"""Of measurements that do not say when they were made."""
+"""The timestamp of measurements that have none."""
 
 
 def read_results(path: str | Path) -> KernelTunerLog:
-    """Return the configurations and measurements of a cache or a T4 file; see `read_kernel_tuner`.
+    """Return the configurations and measurements of a cache or a T4 file, see `read_kernel_tuner`.
 
-    As trials of anatune's own template (CLBlast's Xgemm): `anatune.adapters.logs.read_foreign`.
+    `anatune.adapters.logs.read_foreign` reads the same files as trials of anatune's template (CLBlast's Xgemm only).
 
     Raises
     ------
     RecordError
-        The file is neither, or damaged.
+        The file is neither a cache nor a T4 file, or it is damaged.
     """
     return read_kernel_tuner(checked_path("path", path, RecordError))
 
@@ -59,22 +59,24 @@ def write_cache(
     device_name: str,
     tune_params: Mapping[str, Sequence[object]] | None = None,
 ) -> None:
-    """Write a cache that ``tune_kernel(cache=...)`` continues and its simulation mode replays.
+    """Write a cache for ``tune_kernel(cache=...)`` and for Kernel Tuner's simulation mode.
 
     Parameters
     ----------
     entries : iterable of (mapping, Measurement)
-        All of the same parameters in the same order. Failed ones are written as Kernel Tuner's errors.
+        Configurations with the same parameters in the same order, and their measurements. Failures are written as
+        Kernel Tuner's errors.
     kernel_name, problem_size, device_name
-        As in the later call of ``tune_kernel``, which refuses a cache that differs. The device's name is the one Kernel
-        Tuner prints.
+        The values of the later call of ``tune_kernel``, which refuses a cache with other values. The device's name is
+        the one that Kernel Tuner prints.
     tune_params : mapping, optional
-        Left out: the values that occur, sorted where they can be.
+        The values of each parameter. The default is the values that occur, sorted if they can be compared.
 
     Raises
     ------
     RecordError
-        No entry, other parameters, a configuration twice, or the file cannot be written.
+        There is no entry, entries have different parameters, a configuration occurs twice, or the file cannot be
+        written.
     """
     listed = list(entries)
     names = _names(listed)
@@ -83,7 +85,7 @@ def write_cache(
     for config, measurement in listed:
         key = ",".join(str(config[name]) for name in names)
         if key in cache:
-            raise RecordError(f"{path}: configuration {key} is there twice; merge its measurements")
+            raise RecordError(f"{path}: configuration {key} occurs twice; merge its measurements into one entry")
         cache[key] = _entry(config, measurement)
     whole = {
         "device_name": device_name, "kernel_name": kernel_name, "problem_size": list(problem_size),
@@ -95,16 +97,16 @@ def write_cache(
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}, the cache was not written; name another file") from None
+        raise RecordError(f"{path}: the cache was not written ({reason(error)}); name another file") from None
 
 
 def write_t4(path: str | Path, entries: Iterable[Result]) -> None:
-    """Write results in the form T4, through Kernel Tuner.
+    """Let Kernel Tuner write results in its format T4.
 
     Raises
     ------
     RecordError
-        No entry, other parameters, or the file cannot be written.
+        There is no entry, entries have different parameters, or the file cannot be written.
     MissingDependencyError
         Kernel Tuner is not installed.
     """
@@ -114,11 +116,11 @@ def write_t4(path: str | Path, entries: Iterable[Result]) -> None:
     try:
         files.store_output_file(str(path), results_of(listed), dict.fromkeys(names, ()), "time")
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}, the results were not written; name another file") from None
+        raise RecordError(f"{path}: the results were not written ({reason(error)}); name another file") from None
 
 
 def results_of(entries: Iterable[Result]) -> list[Entry]:
-    """Return measurements as ``tune_kernel`` returns its results.
+    """Return measurements in the form in which ``tune_kernel`` returns its results.
 
     Raises
     ------
@@ -126,14 +128,14 @@ def results_of(entries: Iterable[Result]) -> list[Entry]:
         Kernel Tuner is not installed.
     """
     util = import_optional("kernel_tuner.util", "kernel-tuner", "results in Kernel Tuner's form")
-    found = []
+    results = []
     for config, measurement in entries:
         entry = _entry(config, measurement)
         if "__error__" in entry:
             del entry["time"]
             entry["__error__"] = getattr(util, entry["__error__"])()
-        found.append(entry)
-    return found
+        results.append(entry)
+    return results
 
 
 def _names(listed: Sequence[Result]) -> list[str]:
@@ -143,22 +145,22 @@ def _names(listed: Sequence[Result]) -> list[str]:
     for config, _ in listed:
         if list(config) != names:
             raise RecordError(
-                f"configuration has the parameters {', '.join(config)}, expected those of the first one, in its order: "
-                f"{', '.join(names)}"
+                f"a configuration has the parameters {', '.join(config)}, expected those of the first configuration "
+                f"in the same order: {', '.join(names)}"
             )
     return names
 
 
 def _values(values: Iterable[Json]) -> list[Json]:
-    found = list(dict.fromkeys(values))
+    distinct = list(dict.fromkeys(values))
     try:
-        return sorted(found)
-    except TypeError:  # numbers and words
-        return found
+        return sorted(distinct)
+    except TypeError:  # numbers cannot be compared with words
+        return distinct
 
 
 def _entry(config: Mapping[str, object], measurement: Measurement) -> Entry:
-    """Return an entry of a cache; times in ms, as Kernel Tuner measures them."""
+    """Return an entry of a cache, with times in ms."""
     entry: Entry = dict(config)
     if measurement.time_s is not None:
         entry |= {"time": measurement.time_s * 1e3, "times": [time * 1e3 for time in measurement.times_s]}

@@ -1,4 +1,4 @@
-"""Optuna: the tile space as distributions, and the schedules of smallest predicted time as its first trials."""
+"""Optuna: a space of schedules as distributions, and the best predicted schedules as a study's first trials."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anatune.templates.base.model import Progress
 __all__ = ["ScheduleSpace", "schedule_space"]
 
 MOST_CHOSEN = 20_000
-"""Kept schedules whose values make up the distributions."""
+"""The most schedules whose values make up the distributions."""
 
 
 def schedule_space(
@@ -33,25 +33,26 @@ def schedule_space(
     time_limit_s: float | None = None,
     progress: Progress | None = None,
 ) -> ScheduleSpace:
-    """Return the search space of a workload for Optuna: the values that occur in the `keep` best schedules.
+    """Return a search space for Optuna, made of the values that occur in the `keep` best schedules of a workload.
 
     Parameters
     ----------
     workload, hw
-        As `anatune.prune`.
+        The same as in `anatune.prune`.
     template : str, optional
-        As `anatune.space`: of one template, by default the device's.
+        The template whose space is searched, as in `anatune.space`. The default is the device's default template.
     keep : int
-        Schedules of smallest predicted time, one of each time, whose values are offered in all combinations.
+        The number of schedules with the smallest predicted times, one for each time. Optuna may combine their values
+        freely.
     time_limit_s, progress
-        Of the search for these, as in `anatune.prune`.
+        The limit and the progress callback of the search for these schedules, as in `anatune.prune`.
 
     Raises
     ------
     SpaceError
-        `keep` is no count of at most 20,000; nothing is legal.
+        `keep` is not an integer from 1 to 20,000, or no schedule is legal.
     UnknownNameError, SpecError
-        As `anatune.hardware`.
+        The device is unknown or its file is wrong, as in `anatune.hardware`.
     """
     keep = checked_integer("optuna: keep", keep, 1, MOST_CHOSEN)
     space = api.space(workload, hw, template=template)
@@ -59,8 +60,8 @@ def schedule_space(
         workload,
         space.hardware,
         keep,
-        template=space.template,  # one space: its axes become parameters
-        distinct=True,  # else the first ones are alike
+        template=space.template,  # the axes of a single space become parameters
+        distinct=True,  # otherwise the first schedules hardly differ
         time_limit_s=time_limit_s,
         progress=progress,
     )
@@ -69,41 +70,41 @@ def schedule_space(
 
 
 class _Trial(Protocol):
-    """An ``optuna.Trial``, as far as it is used here."""
+    """The methods of ``optuna.Trial`` that are used here."""
 
     def suggest_categorical(self, name: str, choices: list[str]) -> object: ...
 
 
 class _Study(Protocol):
-    """An ``optuna.Study``, as far as it is used here."""
+    """The methods of ``optuna.Study`` that are used here."""
 
     def enqueue_trial(self, params: dict[str, str], *, skip_if_exists: bool) -> None: ...
 
 
 class ScheduleSpace:
-    """Parameters of schedules: one for the tiling of each axis ("8x2x16x2x1", outer to inner), one for each choice.
+    """The parameters of schedules: the tiling of each axis ("8x2x16x2x1", outer to inner), and every other choice.
 
     Parameters
     ----------
     subset : SpaceSubset
-        What `anatune.prune` returned for a space.
+        The result of `anatune.prune`.
 
     Attributes
     ----------
     schedules : list of Schedule
-        The kept ones, best first.
+        The kept schedules, best first.
 
     Raises
     ------
     SpaceError
-        Nothing is kept.
+        The subset is empty.
     """
 
     def __init__(self, subset: SpaceSubset) -> None:
         self.subset, self.space = subset, subset.space
         self.schedules: list[Schedule] = list(subset)
         if not self.schedules:
-            raise SpaceError(f"optuna: nothing is legal in {subset.space!r}; use a smaller workload or another device")
+            raise SpaceError(f"optuna: no schedule is legal in {subset.space!r}; use another workload or device")
         self._points = [self.space.point_of(schedule) for schedule in self.schedules]
         self._model = api.model(subset.workload, subset.hardware, self.space.template)
 
@@ -112,24 +113,24 @@ class ScheduleSpace:
 
     @cached_property
     def choices(self) -> dict[str, list[str]]:
-        """Parameter -> its values, those of the best schedules first."""
-        found: dict[str, dict[str, None]] = {}
+        """The values of each parameter; those of the best schedules come first."""
+        values_by_name: dict[str, dict[str, None]] = {}
         for point in self._points:
             for name, value in self._values(point).items():
-                found.setdefault(name, {})[value] = None
-        return {name: list(values) for name, values in found.items()}
+                values_by_name.setdefault(name, {})[value] = None
+        return {name: list(values) for name, values in values_by_name.items()}
 
     @property
     def distributions(self) -> dict[str, Any]:
-        """Parameter -> ``optuna.distributions.CategoricalDistribution``.
+        """The ``optuna.distributions.CategoricalDistribution`` of each parameter.
 
         Raises
         ------
         MissingDependencyError
             Optuna is not installed.
         """
-        kind = import_optional("optuna", "optuna", "distributions").distributions.CategoricalDistribution
-        return {name: kind(values) for name, values in self.choices.items()}
+        distribution = import_optional("optuna", "optuna", "distributions").distributions.CategoricalDistribution
+        return {name: distribution(values) for name, values in self.choices.items()}
 
     def params(self, schedule: Schedule) -> dict[str, str]:
         """Return the parameters of a schedule, for ``study.enqueue_trial`` or ``study.add_trial``.
@@ -137,17 +138,17 @@ class ScheduleSpace:
         Raises
         ------
         SpaceError
-            It belongs to another workload or template.
+            The schedule belongs to another workload or template.
         """
         return self._values(self.space.point_of(schedule))
 
     def schedule(self, params: dict[str, str]) -> Schedule:
-        """Return the schedule of parameters (``trial.params``).
+        """Return the schedule that these parameters (``trial.params``) describe.
 
         Raises
         ------
         SpaceError
-            A parameter is missing or no value of this space, or the combination breaks a rule of the device.
+            A parameter is missing, its value is not in this space, or the combination breaks a rule of the device.
         """
         columns = self.space.columns
         point = np.ones(len(columns), dtype=np.int64)
@@ -162,16 +163,16 @@ class ScheduleSpace:
         if rule:
             broken = self._model.rules[rule - 1]
             raise SpaceError(f"optuna: {broken.broken_text(broken.needed)}; try another combination")
-        found: Schedule = self.space.schedule_of(point)
-        return found
+        schedule: Schedule = self.space.schedule_of(point)
+        return schedule
 
     def suggest(self, trial: _Trial) -> Schedule:
-        """Return the schedule that a trial is about; to be called in an objective.
+        """Ask a trial for all parameters and return its schedule; call this in an objective.
 
         Raises
         ------
         optuna.TrialPruned
-            The sampler has combined values that break a rule of the device.
+            The sampler combined values that break a rule of the device.
         """
         params = {name: str(trial.suggest_categorical(name, values)) for name, values in self.choices.items()}
         try:
@@ -180,7 +181,7 @@ class ScheduleSpace:
             raise import_optional("optuna", "optuna", "suggest").TrialPruned(str(error)) from None
 
     def enqueue(self, study: _Study, count: int = 8) -> None:
-        """Make the best schedules the next trials of a study; those it has already are left out.
+        """Make the best schedules the next trials of a study; schedules that it already has are skipped.
 
         Raises
         ------
@@ -192,12 +193,12 @@ class ScheduleSpace:
 
     @cached_property
     def _groups(self) -> dict[str, list[int]]:
-        """Parameter -> its columns: the levels of an axis (and its pair of microkernels) are one parameter."""
+        """The columns of each parameter: all levels of an axis, and its pair of microkernels, are one parameter."""
         groups: dict[str, list[int]] = {}
-        for place, column in enumerate(self.space.columns):
+        for index, column in enumerate(self.space.columns):
             head, _, tail = column.partition(".")
             axis = head if head in self.space.axes else tail if head == "pair" else None
-            groups.setdefault(column if axis is None else f"tiles.{axis}", []).append(place)
+            groups.setdefault(column if axis is None else f"tiles.{axis}", []).append(index)
         return groups
 
     def _values(self, point: NDArray[np.int64]) -> dict[str, str]:

@@ -1,1 +1,1 @@
-"""Tuning on other machines: clusters of Dask, boards behind TVM's tracker, job queues."""
+"""Tuning on other machines: Dask clusters, boards behind TVM's RPC tracker, job queues."""

@@ -1,4 +1,4 @@
-"""``anatune cluster``: a scheduler, who is in it; ``anatune worker``: this machine joins."""
+"""The commands ``anatune cluster`` (scheduler, status) and ``anatune worker``."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from anatune.cli.options import AsJson, Backend, Tls
 from anatune.cli.output import UsageError, line_width, note, print_json, print_lines, print_text, refuse_given
 from anatune.cli.panels import subcommands
 
-app = subcommands("Machines that tune together (Dask): run a scheduler, see who is there.")
+app = subcommands("Tune on several machines with Dask: run a scheduler, list the workers.")
 
 
 @app.command("scheduler")
 def scheduler(
     host: Annotated[
         str,
-        typer.Option("--host", metavar="NAME|IP", help="Where it listens; 0.0.0.0: on all interfaces, needs --tls."),
+        typer.Option("--host", metavar="NAME|IP", help="Address to listen on; 0.0.0.0: all interfaces, needs --tls."),
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port; 0: a free one.")] = 8786,
+    port: Annotated[int, typer.Option("--port", metavar="N", min=0, max=65535, help="Port; 0: any free port.")] = 8786,
     tls: Tls = None,
 ) -> None:
-    """Run a Dask scheduler: workers and sessions connect to it. Ctrl-C or SIGTERM ends it, and its workers with it.
+    """Run a Dask scheduler, to which workers and sessions connect. Ctrl-C or SIGTERM ends it and its workers.
 
-    Without certificates it listens on the loopback only, because whoever can connect can run programs. It needs no
-    device and next to no time: any machine that all others reach will do.
+    Without certificates it listens on the loopback interface only, because whoever can connect can run programs. It
+    needs no device and hardly any time: run it on any machine that all others can reach.
     """
     from anatune.fleet.cluster.scheduler import run_scheduler
 
     option = f" --tls {tls}" if tls else ""
 
-    def ready(address: str) -> None:
-        print_text(f"scheduler at {address}\nworkers join by `anatune worker {address}{option}`")
+    def announce(address: str) -> None:
+        print_text(f"scheduler at {address}\nworkers join with `anatune worker {address}{option}`")
 
-    run_scheduler(host, port, tls, ready=ready, tell=note)
+    run_scheduler(host, port, tls, ready=announce, tell=note)
     note("the scheduler ended")
 
 
 @app.command("status")
 def status(
-    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Of the scheduler: HOST:PORT.")],
+    address: Annotated[str, typer.Argument(metavar="ADDRESS", help="Address of the scheduler, HOST:PORT.")],
     tls: Tls = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say who is in a cluster: devices, slots, what each worker does now, whom a session from here would refuse."""
+    """List the workers of a cluster: devices, slots, current work, and which ones a session from here would refuse."""
     from anatune.fleet.cluster.status import cluster_status
     from anatune.fleet.report import status_lines
 
@@ -59,24 +59,24 @@ def status(
 def worker(
     context: typer.Context,
     scheduler: Annotated[
-        str, typer.Argument(metavar="SCHEDULER", help="Its address, HOST:PORT, as `anatune cluster scheduler` says it.")
+        str, typer.Argument(metavar="SCHEDULER", help="Address, HOST:PORT, that `anatune cluster scheduler` prints.")
     ],
     device: Annotated[
         str,
         typer.Option(
             "--device",
             metavar="NAME",
-            help="What is measured on: host (the CPU), host_gpu, host_gpu1 ..., or the name of a spec of one of them.",
+            help="Device to measure on: host (the CPU), host_gpu, host_gpu1 ..., or the name of a spec of one of them.",
         ),
     ] = "host",
-    build_only: Annotated[bool, typer.Option("--build-only", help="Build for others, measure nothing.")] = False,
+    build_only: Annotated[bool, typer.Option("--build-only", help="Build for other workers, measure nothing.")] = False,
     builders: Annotated[
         int | None,
         typer.Option(
             "--builders",
             metavar="N",
             min=0,
-            help="Schedules to build at once.  [default: one a core]",
+            help="Number of schedules to build at once.  [default: one for each core]",
             show_default=False,
         ),
     ] = None,
@@ -85,27 +85,27 @@ def worker(
         typer.Option(
             "--name",
             metavar="NAME",
-            help="As records name it.  [default: the machine's name, and the device]",
+            help="Name of the worker in records.  [default: the names of the machine and the device]",
             show_default=False,
         ),
     ] = None,
     backend: Backend = None,
     tls: Tls = None,
 ) -> None:
-    """Join a cluster: build and measure for whoever tunes there. Ctrl-C or SIGTERM ends it.
+    """Join a cluster as a worker: build and measure for the sessions there. Ctrl-C or SIGTERM ends it.
 
-    One worker a device; it measures one kernel at a time, beside its own reference kernel, and builds on the cores that
-    are left. It waits for a scheduler that is not there, or gone, and joins when it comes. Candidates run in processes
-    of their own, under the limits of time and memory of their session, as this user: join only clusters that you trust.
+    Run one worker for each device. A worker measures one kernel at a time, next to its own reference kernel, and builds
+    on the remaining cores. If the scheduler cannot be reached, the worker waits for it. Candidates run in separate
+    processes as this user, with the limits of time and memory of their session: join only clusters that you trust.
     """  # fmt: skip
     if build_only:
-        refuse_given(context, ("device", "backend"), "is what is measured on, and --build-only measures nothing")
+        refuse_given(context, ("device", "backend"), "names a device to measure on, but --build-only measures nothing")
         if builders == 0:
             raise UsageError("--build-only with --builders 0 does nothing; leave one out")
     if device == "host":
-        refuse_given(context, ("backend",), "is for GPUs, and host is none")
+        refuse_given(context, ("backend",), "is for GPUs, but host is a CPU")
     if name is not None and (not name.strip() or len(name.split()) > 1):
-        raise UsageError(f"--name is {name!r}, expected a word")
+        raise UsageError(f"--name is {name!r}, expected a single word")
     from anatune.fleet.cluster.worker import run_worker
 
     with contextlib.suppress(KeyboardInterrupt):  # how a person ends it

@@ -1,4 +1,4 @@
-"""Workers as jobs of Slurm, PBS, SGE, LSF or HTCondor: the job scripts of dask-jobqueue, with `anatune worker`."""
+"""Workers as jobs of Slurm, PBS, SGE, LSF or HTCondor: job scripts of dask-jobqueue that run `anatune worker`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from anatune.errors import SpaceError
 from anatune.fleet.cluster.security import security_of
 
 Cluster = TypeVar("Cluster")
-"""Of dask-jobqueue."""
+"""A cluster class of dask-jobqueue."""
 
 _WEB = {"dashboard": False, "dashboard_address": "127.0.0.1:0"}
-"""Of the scheduler; its web server would listen on all interfaces."""
+"""The options of the scheduler that keep its web server off other interfaces than the loopback."""
 
 
 def queue_cluster(
@@ -30,52 +30,54 @@ def queue_cluster(
     scheduler_options: Mapping[str, object] | None = None,
     **options: object,
 ) -> Cluster:
-    """Return a cluster of dask-jobqueue whose jobs are `anatune worker`s; ``cluster.scale(jobs=8)`` submits eight.
+    """Return a dask-jobqueue cluster whose jobs run `anatune worker`; ``cluster.scale(jobs=8)`` submits eight jobs.
 
-    The scheduler runs in this process, on the node that submits. ``distributed.Client(cluster)`` is what
-    ``anatune.tune(..., cluster=client)`` takes.
+    The scheduler runs in this process, on the node that submits the jobs. Pass ``distributed.Client(cluster)`` to
+    ``anatune.tune(..., cluster=client)``.
 
     Parameters
     ----------
     kind : type
-        ``dask_jobqueue.SLURMCluster``, or another of its clusters.
+        The class ``dask_jobqueue.SLURMCluster``, or another one of dask-jobqueue.
     tls : path
-        Folder of certificates (ca.pem, cert.pem, key.pem), where every node sees it.
+        The folder of certificates (ca.pem, cert.pem, key.pem), in a file system that every node can read.
     device, build_only, builders
-        As `anatune worker` takes them; a job has one device.
+        The options of `anatune worker`; each job has one device.
     scheduler_options, **options
-        Of `kind`: queue, account, walltime, cores, memory, job_extra_directives, job_script_prologue ...
+        Options of `kind`: queue, account, walltime, cores, memory, job_extra_directives, job_script_prologue ...
 
     Raises
     ------
     SpaceError
-        `kind` is no cluster of dask-jobqueue, or more than one worker a job is asked for.
+        `kind` is not a cluster of dask-jobqueue, or `options` ask for several workers in a job.
     SecurityError, MissingDependencyError
-        As `security_of`.
+        The errors of `security_of`.
     """
     job = getattr(kind, "job_cls", None)
     if not isinstance(kind, type) or not isinstance(job, type):
         raise SpaceError(f"queue_cluster: kind is {shown(kind)}, expected a cluster such as dask_jobqueue.SLURMCluster")
     if options.get("processes", 1) != 1:
-        raise SpaceError("queue_cluster: processes has to be 1; a job has one device, ask for more jobs")
+        raise SpaceError("queue_cluster: processes has to be 1: a job has one device; scale to more jobs")
     words = ["--build-only"] if build_only else ["--device", device]
     words += [] if builders is None else ["--builders", str(builders)]
     words += ["--tls", str(Path(tls).absolute())]
     scheduler = {**_WEB, **(scheduler_options or {})}
-    given = {**options, "processes": 1}
-    cluster: Cluster = kind(job_cls=_job(job, words), security=security_of(tls), scheduler_options=scheduler, **given)
+    merged = {**options, "processes": 1}
+    cluster: Cluster = kind(
+        job_cls=_make_job_class(job, words), security=security_of(tls), scheduler_options=scheduler, **merged
+    )
     return cluster
 
 
-def _job(kind: type, words: list[str]) -> type:
-    """Return a class of jobs that differs from `kind` in the command that its script ends with."""
+def _make_job_class(kind: type, words: list[str]) -> type:
+    """Return a subclass of the job class `kind` whose script runs `anatune worker`."""
 
     class Job(kind):  # type: ignore[misc,valid-type]
         def __init__(self, scheduler: str | None = None, name: str | None = None, **options: object) -> None:
             super().__init__(scheduler, name, **options)
             python = options.get("python") or sys.executable
             command = [str(python), "-m", "anatune", "worker", str(scheduler), "--name", str(name), *words]
-            # In the place of the shell, which a queue's signal would end first.
+            # exec replaces the shell, which would otherwise get the queue's signal first
             self._command_template = f"exec {shlex.join(command)}"
 
     Job.__name__ = kind.__name__

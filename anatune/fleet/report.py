@@ -1,4 +1,4 @@
-"""Who is in a cluster, as text."""
+"""The status of a cluster as text."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from anatune.report.workers import table_with_reasons
 
 
 def status_lines(status: ClusterStatus, *, width: int = 80) -> list[Line]:
-    """Return who is in a cluster: a line a worker, below it why a session would do without it."""
+    """Return a table of the workers of a cluster, with the reasons why a session would refuse them."""
     workers = status.workers
     devices, builders = sum(worker.measures for worker in workers), sum(worker.builds for worker in workers)
-    counted = f"{units.many(len(workers), 'worker')}, {units.many(devices, 'device')}, {builders} to build at once"
+    counted = f"{units.many(len(workers), 'worker')}, {units.many(devices, 'device')}, {builders} builds at once"
     title = Line(f"scheduler {status.address}: {counted if workers else 'no worker has joined'}", "bold")
     if not workers:
         return [title]
@@ -23,13 +23,13 @@ def status_lines(status: ClusterStatus, *, width: int = 80) -> list[Line]:
         ("measured", [str(worker.measured) for worker in workers]),
         ("sessions", [str(worker.sessions) for worker in workers]),
         ("device", [worker.device or ("-" if worker.state == "foreign" else "builds only") for worker in workers]),
-        ("now", [_doing(worker) for worker in workers]),
+        ("now", [_describe_work(worker) for worker in workers]),
     ]
     return [title, *table_with_reasons(cells, ("worker", "state", "device", "now"), workers, width)]
 
 
-def _doing(worker: WorkerStatus) -> str:
-    """Return what a worker is at: "2 builds, run for 3 s"."""
+def _describe_work(worker: WorkerStatus) -> str:
+    """Return a worker's current work as text, such as "2 builds, run for 3 s"."""
     builds = sum(task.stage == "build" for task in worker.running)
     words = [units.many(builds, "build")] if builds else []
     words += [f"{task.stage} for {task.seconds:.0f} s" for task in worker.running if task.stage != "build"]

@@ -1,4 +1,4 @@
-"""Answers as pages: one HTML file each that opens without a network (extra ``report``)."""
+"""HTML pages of results: one file each, which needs no network (extra ``report``)."""
 
 from anatune.named import entries, load
 from anatune.pages.page import Column, Facts, Figure, Page, Section, Slider, Sliders, Table
@@ -13,6 +13,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    if name in entries("figures"):  # of other packages
+    if name in entries("figures"):  # registered by other packages
         return load("figures", name)
     raise AttributeError(f"module 'anatune.pages' has no attribute {name!r}; public names: {', '.join(__all__)}")

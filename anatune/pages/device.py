@@ -1,4 +1,4 @@
-"""The numbers of a device on a page: what each is, where it comes from, and whether anybody has verified it."""
+"""The section about a device's spec: its numbers, their sources, and whether they are verified."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from anatune.report import units
 from anatune.report.devices import unverified_keys
 
 _COLUMNS = (
-    Column("number", True, "its key in the device's spec file; the unit ends the name"),
+    Column("number", True, "key in the device's spec file; the name ends with the unit"),
     Column("value", True),
-    Column("verified", True, "whether somebody has checked it"),
+    Column("verified", True, "whether the number was checked"),
     Column("source", True),
 )
 
 
 def device_section(hardware: HardwareSpec) -> Section:
-    """Return every number of a device's spec with its source; those that nobody has verified are marked."""
-    doubtful = set(unverified_keys(hardware))
+    """Return the section with all numbers of a device's spec and their sources; unverified numbers are marked."""
+    unverified = set(unverified_keys(hardware))
     rows: list[tuple[str, str, str, str]] = []
     for name in hardware.__struct_fields__:
         group = getattr(hardware, name)
@@ -30,13 +30,12 @@ def device_section(hardware: HardwareSpec) -> Section:
             if key in ("source", "unverified") or value is None or not isinstance(value, (int, float)):
                 continue
             full = f"{name}.{key}"
-            rows.append((full, _shown(key, value), "unverified" if full in doubtful else "yes", group.source))
-    rows.sort(key=lambda row: row[2] == "yes")  # doubtful ones first, the others in the spec's order
+            rows.append((full, _number_text(key, value), "unverified" if full in unverified else "yes", group.source))
+    rows.sort(key=lambda row: row[2] == "yes")  # unverified numbers first, otherwise in the spec's order
     marked = [at for at, row in enumerate(rows) if row[2] != "yes"]
     words = (
-        f"What the model knows of {hardware.model} is what its spec says: {len(rows)} numbers, of which "
-        f"{len(marked)} are "
-        "marked because nobody has verified them. A wrong number here makes wrong predictions everywhere on this page."
+        f"The model only uses the spec of {hardware.model}: {len(rows)} numbers, of which {len(marked)} are marked "
+        "because they are not verified. A wrong number makes all predictions on this page wrong."
     )
     facts = Facts(
         [("numbers", str(len(rows)), f"spec {hardware.name!r}"), ("unverified", str(len(marked)), "marked below")]
@@ -46,8 +45,8 @@ def device_section(hardware: HardwareSpec) -> Section:
     )
 
 
-def _shown(key: str, value: float) -> str:
-    """Return a number as people read it: by the unit that ends its key."""
+def _number_text(key: str, value: float) -> str:
+    """Return a number with the unit at the end of its key, such as 1.4 GHz."""
     for ending, show in (
         ("_flop_per_s", units.flop_rate), ("bytes_per_s", units.rate), ("_hz", _clock), ("_bytes", units.size),
         ("_s", units.duration),

@@ -1,8 +1,8 @@
-"""A page: sections of words, figures, tables and sliders, written as one HTML file that needs no network.
+"""A page with sections of text, figures, tables and sliders, written as one HTML file that needs no network.
 
-plotly's JavaScript and DataTables (the bundle that itables brings) stand in the file. A content security policy admits
-these scripts alone, by their digests, and no address at all: whatever a device's name or a record's message holds, the
-browser neither runs nor fetches it. Text is escaped by jinja2.
+The file contains plotly's JavaScript and DataTables (the bundle in itables). A content security policy allows only
+these scripts, by their digests, and no network address. The browser therefore neither runs nor fetches anything that a
+device's name or a record's message contains. jinja2 escapes text.
 """
 
 from __future__ import annotations
@@ -28,35 +28,35 @@ if TYPE_CHECKING:
     import plotly.graph_objects as go
 
 MOST_BYTES = 8_000_000
-"""Largest page that tests let through."""
+"""The largest page that tests accept."""
 _FOLDER = Path(__file__).parent
 _PURPOSE = "a page"
 _HEIGHT = 450
-"""Pixels of a figure that says nothing of its height: plotly's own."""
+"""The height in pixels of a figure that does not set one: plotly's default."""
 _MOST_US = 1e4
-"""Microseconds from which on columns of times are told in ms."""
+"""The time in us from which on columns of times are shown in ms."""
 _TITLE_HEIGHT = 44
-"""Pixels of a figure's title, which a page leaves out: its caption says the same."""
+"""The height in pixels of a figure's title, which a page omits, because it has a caption."""
 
 Cell = str | float | int | None
-"""A cell of a table: None is shown as a dash and sorted as if it were larger than any number."""
+"""A cell of a table. None is shown as a dash and sorted after all numbers."""
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure with a caption in words (its title, where none is given), which is also read to who cannot see it."""
+    """A figure with a caption (by default its title), which screen readers read as well."""
 
     figure: go.Figure
     caption: str = ""
 
     @property
     def words(self) -> str:
-        """The caption, else the figure's title."""
+        """The caption, or the figure's title if there is none."""
         return self.caption or html.unescape(self.figure.layout.title.text or "")
 
     @property
     def height(self) -> int:
-        """Pixels that the figure takes on the page."""
+        """The height of the figure on the page in pixels."""
         return int(self.figure.layout.height or _HEIGHT) - _TITLE_HEIGHT
 
 
@@ -67,13 +67,13 @@ class Column:
     Attributes
     ----------
     name : str
-        Heading, with the unit of its numbers.
+        The heading, with the unit of numbers.
     is_text : bool
-        Whether cells are words: aligned left, filtered by text; else numbers.
+        Whether cells are text (aligned left, filtered by text) instead of numbers.
     help : str
-        What it means, shown where the pointer rests on the heading.
+        The meaning, shown when the pointer is on the heading.
     is_detail : bool
-        Whether it is shown only when a person asks for all columns.
+        Whether the column is only shown with "All columns".
     """
 
     name: str
@@ -89,15 +89,17 @@ class Table:
     Attributes
     ----------
     columns : sequence of Column
+        The columns.
     rows : sequence of sequences of Cell
-        As many cells each as there are columns.
+        The rows, with a cell for each column.
     caption : str
+        The caption.
     rows_shown : int
-        Rows of one leaf.
+        The number of rows that are shown at once.
     marked : sequence of int
-        Rows that stand out: doubtful ones, say.
+        The highlighted rows.
 
-    Columns of times in "(us)" are told in ms where the longest has more than four digits before the point.
+    Columns of times in "(us)" are shown in ms if the longest has more than four digits before the point.
     """
 
     columns: Sequence[Column]
@@ -129,7 +131,7 @@ class Table:
         rows_shown: int = 10,
         marked: Sequence[int] = (),
     ) -> Table:
-        """Return a table without the columns that are None, and without their cells."""
+        """Make a table without the columns that are None and their cells."""
         shown = [column is not None for column in columns]
         kept = [column for column in columns if column is not None]
         return cls(kept, [tuple(itertools.compress(row, shown)) for row in rows], caption, rows_shown, marked)
@@ -137,25 +139,25 @@ class Table:
 
 @dataclass(frozen=True)
 class Facts:
-    """A few numbers that a person wants first: (what, value, a remark or "")."""
+    """The most important numbers: (name, value, a remark or "")."""
 
     items: Sequence[tuple[str, str, str]]
 
 
 @dataclass(frozen=True)
 class Slider:
-    """A number that a person can move, and the answer at each of its stops, computed beforehand.
+    """A slider for a number, with the precomputed answer at each of its stops.
 
     Attributes
     ----------
     name : str
-        What is moved.
+        The name of the number.
     stops : sequence of str
-        Its values as people read them, ascending.
+        The values as text, ascending.
     start : int
-        The stop that it begins at.
+        The index of the first stop that is shown.
     answers : sequence of Facts
-        One a stop.
+        The answer at each stop.
     """
 
     name: str
@@ -166,7 +168,7 @@ class Slider:
 
 @dataclass(frozen=True)
 class Sliders:
-    """Sliders of which one is away from its start at a time: moving one takes the others back."""
+    """A group of sliders; moving one resets the others."""
 
     sliders: Sequence[Slider]
 
@@ -181,11 +183,13 @@ class Section:
     Attributes
     ----------
     heading : str
+        The heading.
     words : sequence of str
-        Paragraphs before the content, plain text.
+        The paragraphs before the content, as plain text.
     content : sequence of Content
+        Figures, tables, facts and sliders.
     points : sequence of str
-        Sentences of a list, after the paragraphs.
+        The items of a list after the paragraphs.
     """
 
     heading: str
@@ -201,11 +205,13 @@ class Page:
     Attributes
     ----------
     title : str
+        The title.
     sections : sequence of Section
+        The sections.
     lead : sequence of str
-        What the page is about, in a few sentences under the title.
+        The paragraphs under the title that describe the page.
     footer : str
-        What made it.
+        The text at the end, with the version of anatune.
     """
 
     title: str
@@ -214,7 +220,7 @@ class Page:
     footer: str = ""
 
     def html(self) -> str:
-        """Return the file's text.
+        """Return the text of the HTML file.
 
         Raises
         ------
@@ -238,15 +244,15 @@ class Page:
             tables_script=tables_script,
             tables_style=tables_style,
         )
-        return text.encode(errors="replace").decode()  # a file's name may hold bytes that are no text
+        return text.encode(errors="replace").decode()  # a file's name may contain bytes that are not text
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write the page to a file, which appears as a whole or not at all.
+        """Write the page to a file in one step, so that no partial file can remain.
 
         Raises
         ------
         OSError
-            The folder is missing or cannot be written to, the disk is full.
+            The folder is missing or cannot be written to, or the disk is full.
         MissingDependencyError
             A package of the extra ``report`` is not installed.
         """
@@ -254,12 +260,12 @@ class Page:
 
 
 def check_packages() -> None:
-    """Raise an error where a package that pages need is missing.
+    """Check that the packages for pages are installed.
 
     Raises
     ------
     MissingDependencyError
-        With the pip command.
+        A package is missing. The message contains the pip command.
     """
     for package in ("jinja2", "itables", "plotly"):
         import_optional(package, "report", _PURPOSE)
@@ -269,31 +275,31 @@ def check_packages() -> None:
 def _plotly() -> str:
     """Return plotly's JavaScript."""
     text: str = import_optional("plotly.offline", "report", _PURPOSE).get_plotlyjs()
-    return _closed(text, "script")
+    return _check_content(text, "script")
 
 
 @cache
 def _tables() -> tuple[str, str]:
-    """Return DataTables as one JavaScript module, a JSON string, and its style sheet."""
+    """Return DataTables as a JavaScript module (a JSON string), and its style sheet."""
     folder = Path(import_optional("itables", "report", _PURPOSE).__file__ or "").parent / "html"
     script, style = ((folder / f"dt_bundle.{kind}").read_text(encoding="utf-8") for kind in ("js", "css"))
-    return _json(script), _closed(style, "style")
+    return _json(script), _check_content(style, "style")
 
 
-def _closed(text: str, element: str) -> str:
-    """Return the content of an element as it is: it must not end the element itself."""
+def _check_content(text: str, element: str) -> str:
+    """Return the content of an element after checking that it cannot end the element."""
     assert f"</{element}" not in text.lower()
     assert "<!--" not in text or "<script" not in text
     return text
 
 
 def _json(value: object) -> str:
-    """Return JSON that can stand in an element: nothing in it ends or opens one."""
+    """Return JSON that is safe inside an element: it cannot end or open one."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def _digest(script: str) -> str:
-    """Return what the content security policy calls a script."""
+    """Return the digest of a script for the content security policy."""
     return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
@@ -302,7 +308,7 @@ def _kind(content: Content) -> str:
 
 
 def _cell_text(cell: Cell) -> str:
-    """Return a cell as people read it: numbers with three digits at least, all of those before the point."""
+    """Return a cell as text; numbers have at least three digits, and all those before the point."""
     if cell is None or (isinstance(cell, float) and not math.isfinite(cell)):
         return "–"
     if isinstance(cell, str):
@@ -311,14 +317,14 @@ def _cell_text(cell: Cell) -> str:
 
 
 def _cell_order(cell: Cell) -> str:
-    """Return what a cell is sorted by."""
+    """Return the sort key of a cell."""
     if isinstance(cell, str):
         return cell
     return f"{cell:.9g}" if cell is not None and math.isfinite(cell) else "1e300"
 
 
 def _figure_json(figure: go.Figure) -> str:
-    """Return a figure's data and layout as JSON for an element; without its title, which is the caption."""
+    """Return a figure's data and layout as JSON for an element, without the title, which is the caption."""
     from markupsafe import Markup
 
     tree = json.loads(figure.to_json(validate=False))

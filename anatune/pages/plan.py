@@ -1,4 +1,4 @@
-"""The pages of a plan, and of what ``anatune prune`` keeps of a space."""
+"""The pages of a plan, and of the schedules that ``anatune prune`` keeps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from anatune.templates.base.model import Progress
 from anatune.version import __version__
 
 WHAT_IF_S = 20.0
-"""Seconds that all plans of the sliders take together, about, unless a caller says otherwise."""
+"""The default time limit in seconds for all plans of the sliders together."""
 
 
 def plan_page(
@@ -32,25 +32,25 @@ def plan_page(
 ) -> Page:
     """Return the page of a plan: ``plan_page(anatune.plan(...)).write("plan.html")``.
 
-    The roofline with candidates at each memory level, the parts of the best times, how schedules fill the device, what
-    is illegal, the space, a table of candidates, the explanation, sliders ("what if"), the sources of the device's
-    numbers. A plan of about 64 schedules fills it well.
+    The page has the roofline with schedules at each memory level, the parts of the best times, the occupancy of the
+    device, illegal points, the space, a table of schedules, an explanation, sliders ("what if"), and the sources of the
+    device's numbers. About 64 schedules in the plan give a good page.
 
     Parameters
     ----------
     plan : Plan
-        With at least one schedule.
+        A plan with at least one schedule.
     what_if_s : float, optional
-        Seconds that the plans of the sliders may take together, about; 0: no sliders; None: as long as they need.
+        The approximate time limit in seconds for all plans of the sliders; 0 omits the sliders, None sets no limit.
     progress : callable, optional
-        Called with the share of the sliders' plans that are done.
+        Called with the finished share of the sliders' plans.
     seed : int
-        Of the schedules that are drawn.
+        The seed for drawing schedules at random.
 
     Raises
     ------
     SpaceError
-        Nothing is legal.
+        No schedule is legal.
     MissingDependencyError
         A package of the extra ``report`` is not installed.
     """
@@ -64,8 +64,8 @@ def plan_page(
         *space_sections(plan, shown),
         _table(shown),
         Section(
-            "Why this one",
-            ["How the best schedule compares, in sentences."],
+            "Why this schedule",
+            ["The best schedule compared with others."],
             points=explanation(plan, steps_from(plan)),
         ),
         *([_what_if(plan, questions)] if questions else []),
@@ -74,97 +74,96 @@ def plan_page(
     threads = "" if plan.threads is None else f", {units.threads(plan.threads)}"
     lead = [
         f"Schedules of {plan.workload.describe()} on {place_text(plan.hardware)}{threads}, ranked by the "
-        "analytical model alone: nothing was measured."
+        "analytical model; nothing was measured."
     ]
-    return Page(f"{_name_of(plan)} on {plan.hardware.name}", sections, lead, _made_by())
+    return Page(f"{_short_name(plan)} on {plan.hardware.name}", sections, lead, _footer())
 
 
-def _made_by() -> str:
-    """Return what the foot of every page says."""
-    return f"Made by anatune {__version__}. The page needs no network: everything it shows is in the file."
+def _footer() -> str:
+    """Return the footer of every page."""
+    return f"Made by anatune {__version__}. The page needs no network, because the file contains everything."
 
 
-def _name_of(plan: Plan) -> str:
-    """Return what a plan is of, in short, for titles."""
+def _short_name(plan: Plan) -> str:
+    """Return the short name of a plan's workload for titles."""
     sizes = " x ".join(str(extent) for extent in plan.workload.extents.values())
     return f"{'+'.join((plan.workload.operator, *plan.workload.epilogue))} {sizes} {plan.workload.formats}"
 
 
 def _summary(plan: Plan) -> Section:
     best = plan.predictions[0]
-    floors = roofline(plan.workload, plan.hardware, plan.template)
-    floor_s = max(floors.fma_s, floors.dram_s)
-    floor = "the least possible" if is_plain_sum(plan.template) else "the least of a plain sum"
+    bounds = roofline(plan.workload, plan.hardware, plan.template)
+    least_s = max(bounds.fma_s, bounds.dram_s)
+    floor = "the lower bound" if is_plain_sum(plan.template) else "the lower bound of a plain sum"
     work, most = ceiling(plan.workload, plan.hardware, plan.template)
     speed = work / best.time_s
-    told = (units.flop_rate if plan.workload.flop else units.rate)(speed)
+    speed_text = (units.flop_rate if plan.workload.flop else units.rate)(speed)
     share = speed / most
     of_what = "the peak" if plan.workload.flop else "DRAM's bandwidth"
     if (saved := saved_work(plan).get(plan.best.template)) is not None:
-        of_what = f"the peak, {units.percent(share / saved)} of the effective one"
+        of_what = f"the peak, {units.percent(share / saved)} of the effective peak"
     facts = Facts(
         [
-            ("predicted time", units.duration(best.time_s), f"{units.ratio(best.time_s / floor_s)} times {floor}"),
-            ("speed", told, f"{units.percent(share)} of {of_what}"),
+            ("predicted time", units.duration(best.time_s), f"{units.ratio(best.time_s / least_s)} times {floor}"),
+            ("speed", speed_text, f"{units.percent(share)} of {of_what}"),
             ("bound by", best.bound_by, f"{units.duration(best.parts.get(f'{best.bound_by}_s', 0.0))} alone"),
             (FILLING[plan.hardware.kind].share, units.percent(best.occupancy),
              f"limited by {best.occupancy_limiter.replace('_', ' ')}"),
-            ("how sure", plan.guarantee.describe(), "of the order, not of the times"),
-            ("unverified numbers", str(len(unverified_keys(plan.hardware))), f"of the spec {plan.hardware.name!r}"),
+            ("certainty", plan.guarantee.describe(), "of the order, not of the times"),
+            ("unverified numbers", str(len(unverified_keys(plan.hardware))), f"in the spec {plan.hardware.name!r}")
         ]
     )  # fmt: skip
-    return Section("In short", [_certificate(plan), f"Best schedule: {plan.best.describe()}."], [facts])
+    return Section("Summary", [_certificate(plan), f"Best schedule: {plan.best.describe()}."], [facts])
 
 
 def _certificate(plan: Plan) -> str:
-    """Return in plain words what is proven."""
+    """Return the text about what is proven for the plan."""
     guarantee, size = plan.guarantee, units.count(plan.space_size)
     if guarantee.kind == "exhaustive":
-        told = f"Every one of the {size} schedules was evaluated: by the model, none is faster than the first."
+        proof = f"All {size} schedules were evaluated: none has a lower predicted time than the first."
     elif guarantee.kind == "certified":
-        told = (
-            f"The space has {size} schedules. {units.count(guarantee.num_evaluated)} of them were evaluated; every "
-            "other one is proven to be no faster: for whole groups of schedules the model gives a time that none of "
-            f"them can beat, and {units.count(guarantee.num_bounded)} such bounds lie above the times listed here. The "
-            "answer is the one that evaluating all of them would have given."
+        proof = (
+            f"The space has {size} schedules. {units.count(guarantee.num_evaluated)} of them were evaluated, others "
+            "are proven to have no lower predicted time: the model computes bounds for whole groups of schedules, and "
+            f"{units.count(guarantee.num_bounded)} bounds are above the times listed here. Evaluating all schedules "
+            "would give the same answer."
         )
     else:
-        told = (
-            f"The time limit ended the search among {size} schedules. What was not looked at may be faster, but by the "
-            f"model's bounds the first one takes at most {units.percent(guarantee.gap)} more than the best possible "
-            "time."
+        proof = (
+            f"The time limit ended the search among {size} schedules. Others may have lower predicted times. By the "
+            f"model's bounds, the first one takes at most {units.percent(guarantee.gap)} longer than the best."
         )
-    return f"{told} This says how sure the order is, not how right the model is: only a measurement tells that."
+    return f"{proof} This proves the order of predicted times. Only measurements show how accurate the model is."
 
 
 def _roofline(plan: Plan, shown: Candidates) -> Section:
     work = "operations" if plan.workload.flop else "elements"
     words = [
-        f"{shown.describe()} Each is a point at every memory level: {work} for each byte that crosses the level, and "
-        f"{work} a second. No point of a level can lie above its slanted line (the bandwidth) or above the peak; "
-        "none can lie to the right of its dotted line, the I/O lower bound. Diamonds are the best ones. Dashed lines "
-        "are what compiled code and copies reach of peak and DRAM."
+        f"{shown.describe()} Each schedule is a point at every memory level: {work} for each byte that crosses the "
+        f"level, and {work} per second. No point of a level can be above its slanted line (the bandwidth) or above the "
+        "peak, or to the right of its dotted line (the I/O lower bound). Diamonds are the best schedules. Dashed lines "
+        "are the shares of peak and DRAM bandwidth that compiled code and copies reach."
     ]
     for template, times in saved_work(plan).items():
-        why = "leave out products with padding" if is_plain_sum(template) else "need fewer multiplications"
+        why = "skip products with padding" if is_plain_sum(template) else "need fewer multiplications"
         words.append(
             f"Operations are those of the plain sum. Schedules of the template {template} {why}, up to "
-            f"{units.ratio(times)} times fewer operations: their speeds are effective ones, with open markers, and "
-            "their roof is their effective peak, that many times the peak."
+            f"{units.ratio(times)} times fewer operations. Their speeds (open markers) are effective speeds, and their "
+            "limit is the effective peak: the peak times that factor."
         )
     return Section("Roofline", words, [Figure(plot_roofline(plan, shown))])
 
 
 def _times(plan: Plan) -> Section:
     words = [
-        "The pieces of a thick bar add up to the predicted time: the parts that take longest one after another, such "
-        "as products with their latency and the last blocks, or one level of memory; what these do not hide of the "
-        "others; and what nothing overlaps. The thin bars below are seconds that each part would need alone, at the "
-        "same time as others. A thin bar may be longer than the first piece of the thick one, which then takes longer "
-        "with the parts behind it; “bound by” names the longest single part."
+        "The pieces of a thick bar add up to the predicted time: the longest parts in sequence (such as products with "
+        "their latency and the last blocks, or one level of memory), the share of other parts that these do not hide, "
+        "and the parts that nothing overlaps. The thin bars below are the seconds that each part would need alone. "
+        "Parts overlap: a thin bar may be longer than the first piece of the thick bar. “Bound by” names the longest "
+        "single part."
     ]
     if plan.corrections:
-        words.append("Bars are the analytical model's; the upright mark is the time with the learned correction.")
+        words.append("Bars are analytical predictions; the vertical mark is the time with the learned correction.")
     return Section("Where the time goes", words, [Figure(plot_times(plan))])
 
 
@@ -173,12 +172,12 @@ def _filling(plan: Plan, shown: Candidates) -> Section:
     words, figures = [filling.about], [Figure(plot_occupancy(plan, shown))]
     if footprints is not None:
         figures.append(Figure(footprints))
-        words.append("A tile left of the dashed line fits its cache. Each schedule is a point for each cache.")
+        words.append("Each schedule is a point for each cache. A tile to the left of the dashed line fits the cache.")
     return Section(filling.heading, words, figures)
 
 
 def _table(shown: Candidates) -> Section:
-    words = f"{shown.describe()} Click a heading to sort, its lens to filter by it (numbers: less, greater, between)."
+    words = f"{shown.describe()} Click a heading to sort, or its lens to filter (numbers: less, greater, between)."
     return Section("Candidates", [words], [_candidate_table(shown, "Candidates")])
 
 
@@ -186,18 +185,18 @@ _Field = tuple[Column, Callable[[Candidate], Cell]]
 
 
 def _candidate_table(shown: Candidates, caption: str) -> Table:
-    """Return candidates as a table: schedule, times, what binds, how the device is filled; traffic, resources."""
+    """Return the table of schedules: time, binding resource, occupancy, traffic and resources of each."""
     plan = shown.plan
     scale, unit = duration_unit(plan.predictions[0].time_s)
-    floors, filling = roofline(plan.workload, plan.hardware, plan.template), FILLING[plan.hardware.kind]
-    peak_s = floors.fma_s if plan.workload.flop else floors.dram_s
+    bounds, filling = roofline(plan.workload, plan.hardware, plan.template), FILLING[plan.hardware.kind]
+    peak_s = bounds.fma_s if plan.workload.flop else bounds.dram_s
     several = len({one.schedule.template for one in shown}) > 1
     fields: list[_Field] = [
-        (Column("#", help="place in the plan; drawn ones have none"), lambda one: one.rank),
+        (Column("#", help="rank in the plan; schedules drawn at random have none"), lambda one: one.rank),
         (Column("schedule", True), lambda one: one.schedule.describe()),
         (Column(f"time ({unit})", help="predicted"), lambda one: one.prediction.time_s / scale),
         (
-            Column("peak (%)", help="share of the theoretical peak, or of DRAM's bandwidth where nothing is computed"),
+            Column("peak (%)", help="share of the theoretical peak, or of DRAM's bandwidth without arithmetic"),
             lambda one: 100.0 * peak_s / one.prediction.time_s,
         ),
         (Column("bound by", True), lambda one: one.prediction.bound_by),
@@ -207,22 +206,22 @@ def _candidate_table(shown: Candidates, caption: str) -> Table:
     if several:
         fields.append((Column("template", True), lambda one: one.schedule.template))
     fields += [_traffic_field(level) for level in shown.levels]
-    known = {key for one in shown for key in one.prediction.resources}
-    fields += [_resource_field(*number) for number in _RESOURCES if known & {*number[0]}]
+    resource_keys = {key for one in shown for key in one.prediction.resources}
+    fields += [_resource_field(*number) for number in _RESOURCES if resource_keys & {*number[0]}]
     rows = [[cell(one) for _, cell in fields] for one in shown]
     return Table([column for column, _ in fields], rows, caption)
 
 
 _RESOURCES: tuple[tuple[tuple[str, ...], str, str], ...] = (
-    (("registers_per_thread", "registers"), "registers", "of a thread, or of the microkernel"),
+    (("registers_per_thread", "registers"), "registers", "registers of a thread, or of the microkernel"),
     (("shared_bytes_per_block",), "shared (KiB)", "shared memory of a block"),
-    (("threads_per_block",), "threads", "of a block"),
-    (("blocks",), "blocks", "of the grid"),
-    (("threads",), "cores", "that work"),
+    (("threads_per_block",), "threads", "threads of a block"),
+    (("blocks",), "blocks", "blocks of the grid"),
+    (("threads",), "cores", "cores that work"),
     (("l1_tile_bytes",), "L1 tile (KiB)", "bytes of the tile for L1"),
     (("l2_tile_bytes",), "L2 tile (KiB)", "bytes of the tile for L2"),
 )
-"""Resources of a prediction that have a column: their keys (the first one that is known), name, and meaning."""
+"""The resources of a prediction with a column: keys (the first known one counts), name, and meaning."""
 
 
 def _resource_field(keys: tuple[str, ...], name: str, meaning: str) -> _Field:
@@ -245,14 +244,14 @@ def _traffic_field(level: str) -> _Field:
 
 def _what_if(plan: Plan, questions: list[Question]) -> Section:
     plans = sum(len(one.answers) - 1 for one in questions) + 1
-    held = "; ".join(f"{one.change.name}: {one.change.held} stay" for one in questions)
+    held = "; ".join(f"with {one.change.name}, {one.change.held} stay" for one in questions)
     words = [
-        "Move a slider: the device is then as its spec says, but for that one number. Each answer is a plan of its "
-        f"own ({plans} were made for this page), so that the best schedule may be another. One number changes at a "
-        f"time, and everything else is held ({held}).",
+        "Move a slider to change one number of the device's spec. Each answer is a separate plan "
+        f"({plans} were made for this page), so the best schedule may change. Only one number changes at a time, and "
+        f"everything else stays as it is ({held})."
     ]
     if plan.corrections:
-        words.append("Learned corrections are left out here: they know only the device as it is.")
+        words.append("Learned corrections are not used here, because they were learned for the device as it is.")
     sliders = [
         Slider(
             one.change.name,
@@ -266,25 +265,25 @@ def _what_if(plan: Plan, questions: list[Question]) -> Section:
 
 
 def _answer(question: Question, answer: Answer) -> Facts:
-    """Return what a stop of a slider shows."""
+    """Return the facts for a stop of a slider."""
     name = question.change.name
     if answer.prediction is None or answer.schedule is None:
-        return Facts([(f"{name} {answer.value}", "nothing is legal", "")])
-    own, own_schedule = question.answers[question.start].prediction, question.answers[question.start].schedule
-    assert own is not None
-    assert own_schedule is not None
-    share = answer.prediction.time_s / own.time_s - 1.0
-    change = "as it is" if abs(share) < 5e-4 else f"{units.percent(abs(share))} {'slower' if share > 0 else 'faster'}"
+        return Facts([(f"{name} {answer.value}", "no schedule is legal", "")])
+    now, schedule_now = (question.answers[question.start].prediction, question.answers[question.start].schedule)
+    assert now is not None
+    assert schedule_now is not None
+    share = answer.prediction.time_s / now.time_s - 1.0
+    change = "unchanged" if abs(share) < 5e-4 else f"{units.percent(abs(share))} {'slower' if share > 0 else 'faster'}"
     kept = "would be illegal" if answer.kept_s is None else units.duration(answer.kept_s)
     sure, there = answer.guarantee.describe(), answer.schedule
     # the same choices, though the schedules are for different devices
-    is_same = there.template == own_schedule.template and there.describe() == own_schedule.describe()
+    is_same = there.template == schedule_now.template and there.describe() == schedule_now.describe()
     return Facts(
         [
             (f"best time with {name} of {answer.value}", units.duration(answer.prediction.time_s), f"{change}; {sure}"),
             ("bound by", answer.prediction.bound_by, ""),
-            ("today's best schedule there", kept, "without planning anew"),
-            ("best schedule there", "as today" if is_same else "another", answer.schedule.describe()),
+            ("the current best schedule there", kept, "without a new plan"),
+            ("best schedule there", "unchanged" if is_same else "another", answer.schedule.describe()),
         ]
     )
 
@@ -292,22 +291,22 @@ def _answer(question: Question, answer: Answer) -> Facts:
 def prune_page(subset: Subset, plan: Plan, most: int = 1000) -> Page:
     """Return the page of a subset: ``prune_page(anatune.prune(...), anatune.plan(..., template=...))``.
 
-    How much is kept, where the cut lies in the distribution of times, what is illegal, how far good points lie from
-    each other, and a table of what is kept.
+    The page has the number of kept schedules, the cut in the distribution of times, illegal points, the distances
+    between good points, and a table of the kept schedules.
 
     Parameters
     ----------
     subset : Subset
-        Of a space, or of candidates.
+        The subset of a space or of candidates.
     plan : Plan
-        Of the same workload, hardware and template, with at least one schedule: what the space is.
+        A plan for the same workload, hardware and template with at least one schedule.
     most : int
-        Schedules that the table shows, at most.
+        The most schedules in the table.
 
     Raises
     ------
     SpaceError
-        Nothing is legal.
+        No schedule is legal.
     MissingDependencyError
         A package of the extra ``report`` is not installed.
     """
@@ -318,8 +317,8 @@ def prune_page(subset: Subset, plan: Plan, most: int = 1000) -> Page:
     last = "the last one kept" if every else f"number {units.count(len(entries))}"
     words = [
         f"{units.count(subset.num_kept)} of {units.count(subset.num_legal)} legal schedules are kept "
-        f"({units.percent(subset.num_kept / max(1, subset.num_legal))}): those that deserve a run, by the analytical "
-        "model alone. A tuner that measures them leaves out what the model proves or predicts to be slower.",
+        f"({units.percent(subset.num_kept / max(1, subset.num_legal))}): those predicted best. A tuner that measures "
+        "only these skips the schedules that are proven or predicted to be slower.",
         f"In the table below, {last} is predicted to take {units.ratio(cut_s / best_s)} times as long as the best.",
     ]
     facts = Facts(
@@ -333,14 +332,12 @@ def prune_page(subset: Subset, plan: Plan, most: int = 1000) -> Page:
     kept = Candidates(plan, as_candidates(plan, entries), [], shown.spaces, every)
     which = "" if every else f" The first {units.count(len(entries))} are shown."
     return Page(
-        f"{_name_of(plan)} on {plan.hardware.name}: what to measure",
+        f"{_short_name(plan)} on {plan.hardware.name}: what to measure",
         [
-            Section("In short", words, [facts]),
+            Section("Summary", words, [facts]),
             *space_sections(plan, shown, cut_s=cut_s),
-            Section(
-                "What is kept", [f"In predicted order.{which}"], [_candidate_table(kept, "Schedules that are kept")]
-            ),
+            Section("Kept schedules", [f"In predicted order.{which}"], [_candidate_table(kept, "Kept schedules")]),
         ],
-        [f"Schedules of {plan.workload.describe()} on {plan.hardware.model} for a tuner of one's own."],
-        _made_by(),
+        [f"Schedules of {plan.workload.describe()} on {plan.hardware.model} for another tuner to measure."],
+        _footer(),
     )

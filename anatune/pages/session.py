@@ -34,21 +34,21 @@ from anatune.report.units import TimeUnit
 from anatune.version import __version__
 
 MOST_TRIALS = 1200
-"""Trials that one page draws and lists; of more it has the best ones so far and an even choice of the others."""
+"""The most trials on a page; if there are more, it has those that were the best so far and an even sample of others."""
 FEWEST_MEASURED = 24
-"""Schedules with a time from which on their distribution says something."""
+"""The least number of measured schedules for which their distribution is shown."""
 _PLANNED, _PLAN_S = 64, 20.0
-"""Schedules of the plan whose space is shown; how long it may take, s."""
+"""The number of schedules in the plan whose space is shown, and its time limit in seconds."""
 _FOOTER = f"Written by anatune {__version__}. The page needs no network; times are medians of samples."
 
 
 def session_page(given: Viewed) -> Page:
-    """Return the page of one session, or of several of one workload and device over each other.
+    """Return the page of one session, or of several sessions of one workload and device in the same figures.
 
     Parameters
     ----------
     given : TuningResult, SessionView, or sequence of Trial, Record, TuningResult or SessionView
-        What was tuned. A session of which nothing ran has a page, too, and so has an interrupted one.
+        The sessions or trials. Sessions without measured trials and interrupted sessions also have a page.
 
     Raises
     ------
@@ -57,20 +57,20 @@ def session_page(given: Viewed) -> Page:
     """
     views = session_views(given)
     if not views:
-        return Page("No trials", [], ["There is nothing to show: no trial was made."], _FOOTER)
+        return Page("No trials", [], ["There is nothing to show, because there are no trials."], _FOOTER)
     title = f"Tuning {place_text(views[0])}"
     return Page(title, _sections(views, MOST_TRIALS), _lead(views), _FOOTER)
 
 
 def records_page(given: Viewed, *, source: str = "") -> Page:
-    """Return the page of records: one table of all workloads and devices, and the sessions of each.
+    """Return the page of records: a table of all workloads and devices, and the sessions of each.
 
     Parameters
     ----------
     given
-        As `session_page`, of any number of workloads and devices.
+        The sessions or trials as in `session_page`, for any number of workloads and devices.
     source : str
-        Where the records come from, in words.
+        The text about where the records come from.
 
     Raises
     ------
@@ -89,11 +89,11 @@ def records_page(given: Viewed, *, source: str = "") -> Page:
     most = MOST_TRIALS // max(1, len(groups))
     sections = [Section("Workloads and devices", [], [_workloads_table(groups)])] if groups else []
     sections += [_group_section(where, views, most) for where, views in groups.items()]
-    return Page("What was measured", sections, lead, _FOOTER)
+    return Page("Measurements", sections, lead, _FOOTER)
 
 
 def _lead(views: Sequence[SessionView]) -> list[str]:
-    """Return what the page is about."""
+    """Return the description of the sessions under the title."""
     first = views[0]
     described = f"{first.workload.describe()} on {first.hardware.model} ({first.hardware.arch})."
     begun = [view.begun_utc for view in views if view.begun_utc]
@@ -105,40 +105,40 @@ def _lead(views: Sequence[SessionView]) -> list[str]:
 def _sections(views: Sequence[SessionView], most: int) -> list[Section]:
     """Return the sections about sessions of one workload and device."""
     several = len(views) > 1
-    thin = [_thinned(view, most // len(views)) for view in views]
-    words = _left_out(views, thin)
+    thin = [_thin_out(view, most // len(views)) for view in views]
+    words = _omission_note(views, thin)
     short: Content = _sessions_table(views) if several else Facts(session_facts(views[0]))
-    sections = [Section("In short", words, [short])]
-    sections.append(_way(thin))
+    sections = [Section("Summary", words, [short])]
+    sections.append(_convergence_section(thin))
     if any(view.comparison is not None for view in views):
-        told = [_named(view, comparison_sentences(view), several) for view in views if view.comparison is not None]
-        sections.append(Section("Final comparison", told, [Figure(plot_comparison(views))]))
+        texts = [
+            _prefix_name(view, comparison_sentences(view), several) for view in views if view.comparison is not None
+        ]
+        sections.append(Section("Final comparison", texts, [Figure(plot_comparison(views))]))
     sections.append(_prediction_section(views, thin))
-    if told := _winners(views):
-        sections.append(Section("Why the winner", points=told))
+    if texts := _winners(views):
+        sections.append(Section("Why the winner is the fastest", points=texts))
     if any(view.num_failed for view in views):
         sections.append(_failure_section(views))
-    told = [_named(view, drift_sentences(view), several) for view in views]
+    texts = [_prefix_name(view, drift_sentences(view), several) for view in views]
     has_reference = any(trial.measurement.reference_times_s for view in views for trial in view.trials)
-    sections.append(Section("The machine", told, [Figure(plot_drift(thin))] if has_reference else []))
+    sections.append(Section("The machine", texts, [Figure(plot_drift(thin))] if has_reference else []))
     if any(view.shares for view in views):
-        sections.append(Section("Who measured", [], [Figure(plot_workers(views)), _workers_table(views)]))
+        sections.append(Section("Measuring machines", [], [Figure(plot_workers(views)), _workers_table(views)]))
     sections.append(Section("Trials" if words else "All trials", [], [_trials_table(thin)]))
     return sections
 
 
-def _named(view: SessionView, sentences: Sequence[str], several: bool) -> str:
+def _prefix_name(view: SessionView, sentences: Sequence[str], several: bool) -> str:
     text = " ".join(sentences)
     return f"{view.name}: {text}" if several else text
 
 
-def _way(views: Sequence[SessionView]) -> Section:
-    """Return how the best came about."""
-    words = ["Each point is a trial, the line the best of those up to it, as the session judged them."]
+def _convergence_section(views: Sequence[SessionView]) -> Section:
+    """Return the section about the way to the best schedule."""
+    words = ["Each point is a trial, and the line is the best trial so far, as the session compared them."]
     if any(any(view.references_s) for view in views):
-        words[0] += (
-            " Times are at the machine's speed beside the first trial, by the reference kernel that ran beside each."
-        )
+        words[0] += " Times are scaled to the machine's speed at the first trial by the reference kernel."
     content: list[Content] = [Figure(plot_convergence(views))]
     if any(view.ended_s for view in views):
         words[0] += "".join(f" {told}" for told in dict.fromkeys(view.seconds for view in views if view.ended_s))
@@ -148,29 +148,29 @@ def _way(views: Sequence[SessionView]) -> Section:
 
 def _prediction_section(views: Sequence[SessionView], thin: Sequence[SessionView]) -> Section:
     several = len(views) > 1
-    words = [_named(view, [agreement(view.trials).describe()], several) for view in views]
+    words = [_prefix_name(view, [agreement(view.trials).describe()], several) for view in views]
     is_known = any(agreement(view.trials).num for view in views)
     return Section("Predicted against measured", words, [Figure(plot_predictions(thin))] if is_known else [])
 
 
 def _winners(views: Sequence[SessionView]) -> list[str]:
-    """Return why the winner is what it is; of several sessions that of the one with the shortest time."""
-    known = [view for view in views if view.best is not None and view.best.measurement.time_s is not None]
-    if not known:
+    """Return sentences about why the winner is the fastest; the fastest session counts if there are several."""
+    measured_views = [view for view in views if view.best is not None and view.best.measurement.time_s is not None]
+    if not measured_views:
         return []
-    return winner_sentences(min(known, key=_best_s))
+    return winner_sentences(min(measured_views, key=_best_s))
 
 
 def _failure_section(views: Sequence[SessionView]) -> Section:
     num, total = sum(view.num_failed for view in views), sum(len(view.trials) for view in views)
-    words = f"{units.count(num)} of {units.count(total)} trials have no time. A failure is a result: it has its reason."
+    words = f"{units.count(num)} of {units.count(total)} trials have no time. Each failure has its reason."
     return Section("Failures", [words], [Figure(plot_failures(views)), _failures_table(views)])
 
 
 def _group_section(where: str, views: Sequence[SessionView], most: int) -> Section:
-    """Return the sessions of one workload and device among others."""
-    thin = [_thinned(view, most // len(views)) for view in views]
-    words = [agreement([trial for view in views for trial in view.trials]).describe(), *_left_out(views, thin)]
+    """Return the section about the sessions of one workload and device."""
+    thin = [_thin_out(view, most // len(views)) for view in views]
+    words = [agreement([trial for view in views for trial in view.trials]).describe(), *_omission_note(views, thin)]
     content: list[Content] = [Facts(session_facts(min(views, key=_best_s)))]
     if len(views) > 1:
         content.append(_sessions_table(views))
@@ -184,37 +184,37 @@ def _group_section(where: str, views: Sequence[SessionView], most: int) -> Secti
 
 
 def _space_sections(views: Sequence[SessionView]) -> list[Section]:
-    """Return the anatomy of the space that sessions searched, with their times; nothing where few were measured."""
-    known = {
+    """Return the sections about the searched space with measured times; empty if too few schedules were measured."""
+    time_by_schedule = {
         trial.schedule: time_s
         for view in views
         for trial in view.trials
         if (time_s := trial.measurement.time_s) is not None
     }
     first = views[0]
-    if len(known) < FEWEST_MEASURED:
+    if len(time_by_schedule) < FEWEST_MEASURED:
         return []
     threads = first.threads if first.hardware.most_threads else None
     try:
         plan = api.plan(first.workload, first.hardware, _PLANNED, threads=threads, time_limit_s=_PLAN_S)
-        return space_sections(plan, measured=list(known.items()))
-    except SpaceError:  # what was imported may have no space here
+        return space_sections(plan, measured=list(time_by_schedule.items()))
+    except SpaceError:  # an imported workload may have no space here
         return []
 
 
-def _left_out(views: Sequence[SessionView], thin: Sequence[SessionView]) -> list[str]:
-    """Return how many trials are not shown, in words; nothing where all are."""
+def _omission_note(views: Sequence[SessionView], thin: Sequence[SessionView]) -> list[str]:
+    """Return the sentence about trials that are not shown; empty if all are shown."""
     total, drawn = (sum(len(view.trials) for view in some) for some in (views, thin))
     if drawn == total:
         return []
     return [
-        f"Of {units.count(total)} trials {units.count(drawn)} are drawn and listed: those that were the best so far, "
-        "and an even choice of the others. Numbers in words are of all of them."
+        f"{units.count(drawn)} of {units.count(total)} trials are shown: those that were the best so far, and an even "
+        "sample of the others. Numbers in the text count all trials."
     ]
 
 
-def _thinned(view: SessionView, most: int) -> SessionView:
-    """Return a session with about so many trials: the best ones so far and an even choice of the others."""
+def _thin_out(view: SessionView, most: int) -> SessionView:
+    """Return a session with about `most` trials: those that were the best so far and an even sample of the others."""
     if len(view.trials) <= most:
         return view
     named = {id(one) for one in (view.best, view.plan_first, *best_so_far(view.trials)) if one is not None}
@@ -227,24 +227,24 @@ def _thinned(view: SessionView, most: int) -> SessionView:
 
 
 _ROWS_SHOWN, _WORKLOADS_SHOWN = 10, 25
-"""Rows of one leaf of a table."""
+"""The number of rows of a table that are shown at once."""
 _MOST_LETTERS = 400
-"""Of a message: a compiler's may have a page."""
+"""The most characters of a message; a compiler's message may be very long."""
 
 
 def _best_s(view: SessionView) -> float:
-    """Return the time of a session's best, s; infinite where nothing ran: for finding the fastest of several."""
+    """Return the time of a session's best trial in seconds; infinite if no trial has a time."""
     return math.inf if view.best_s is None else view.best_s
 
 
 def _unit(trials: Iterable[Trial | None]) -> TimeUnit:
-    """Return the unit in which the fastest of some trials is told."""
+    """Return the unit that fits the fastest of the trials."""
     times = [time_s for trial in trials if trial and (time_s := trial.measurement.time_s) is not None]
     return TimeUnit.fitting(min(times, default=1e-3))
 
 
 def _trials_table(views: Sequence[SessionView]) -> Table:
-    """Return the table of all trials; the winners stand out."""
+    """Return the table of all trials, with the winners highlighted."""
     trials = [(view, trial) for view in views for trial in view.trials]
     unit, counts = _unit(trial for _, trial in trials), bool(views[0].workload.flop)
     columns = [
@@ -252,23 +252,28 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
         Column("trial"),
         Column("schedule or message", is_text=True),
         Column("ended", is_text=True),
-        Column(f"time ({unit.name})", help="median of the samples, at the machine's speed beside the first trial"),
-        Column("of peak (%)", help="of the theoretical peak of the threads' cores") if counts else None,
+        Column(f"time ({unit.name})", help="median of the samples, scaled to the machine's speed at the first trial"),
+        Column("of peak (%)", help="share of the theoretical peak of the threads' cores") if counts else None,
         Column(f"predicted ({unit.name})"),
-        Column(f"corrected ({unit.name})", help="the prediction with what records had taught when the session began")
+        Column(f"corrected ({unit.name})", help="prediction with the correction when the session began")
         if any(trial.corrected_s is not None for _, trial in trials)
         else None,
-        Column("asked by", is_text=True, help="the plan's first choice, records, or the strategy", is_detail=True),
+        Column(
+            "asked by",
+            is_text=True,
+            help="the plan's first schedule, records, or the strategy",
+            is_detail=True,
+        ),
         Column("GFLOP/s", is_detail=True) if counts else None,
         Column("measured / predicted", is_detail=True),
         Column(
             "/ reference",
-            help="over the time of the reference kernel beside each sample: what trials are compared by",
+            help="time over that of the reference kernel next to each sample; trials are compared by it",
             is_detail=True,
         ),
         Column("samples", is_detail=True),
         Column("build (s)", is_detail=True),
-        Column("energy (mJ)", help="of one run, of the whole device", is_detail=True)
+        Column("energy (mJ)", help="energy of one run of the whole device", is_detail=True)
         if any(trial.measurement.energy_j is not None for _, trial in trials)
         else None,
         Column("machine", is_text=True, is_detail=True)
@@ -283,7 +288,7 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
         rows.append(
             (
                 view.name, trial.number,
-                trial.schedule.describe() if time_s is not None else _cut(measured.message),
+                trial.schedule.describe() if time_s is not None else _shorten(measured.message),
                 measured.outcome.value, unit.of(time_s), rate and 100 * rate / peak, unit.of(trial.predicted_s),
                 unit.of(trial.corrected_s), trial.source, rate and rate / 1e9,
                 time_s / trial.predicted_s if time_s is not None and trial.predicted_s else None,
@@ -292,15 +297,15 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
             )
         )  # fmt: skip
     marked = [place for place, (view, trial) in enumerate(trials) if trial is view.best]
-    return Table.of(columns, rows, "The winner stands out" if marked else "", _ROWS_SHOWN, marked)
+    return Table.of(columns, rows, "The winner is highlighted" if marked else "", _ROWS_SHOWN, marked)
 
 
 def _sessions_table(views: Sequence[SessionView]) -> Table:
-    """Return one row a session."""
+    """Return the table with a row for each session."""
     unit = _unit(view.best for view in views)
     columns = (
         Column("session", is_text=True), Column("begun (UTC)", is_text=True), Column("trials"),
-        Column("without a time"), Column(f"best ({unit.name})"), Column("against the plan's first choice"),
+        Column("without a time"), Column(f"best ({unit.name})"), Column("speedup over the plan's first schedule"),
         Column("took (s)"), Column("rank correlation"),
     )  # fmt: skip
     rows = []
@@ -317,21 +322,21 @@ def _sessions_table(views: Sequence[SessionView]) -> Table:
     return Table(columns, rows, "Sessions", _ROWS_SHOWN, [fastest])
 
 
-def _cut(text: str) -> str:
+def _shorten(text: str) -> str:
     line = " ".join(text.split())
     return line if len(line) <= _MOST_LETTERS else f"{line[:_MOST_LETTERS]} …"
 
 
 def _failures_table(views: Sequence[SessionView]) -> Table:
-    """Return the first lines of failures' messages with how many had them."""
+    """Return the table of failures: the first line of each message, and its number of trials."""
     kinds = failure_kinds(trial for view in views for trial in view.trials)
-    rows = [(kind.outcome.value, count, _cut(line)) for kind in kinds for line, count in kind.messages]
+    rows = [(kind.outcome.value, count, _shorten(line)) for kind in kinds for line, count in kind.messages]
     columns = (Column("ended", is_text=True), Column("trials"), Column("first line of the message", is_text=True))
-    return Table(columns, rows, "What they said", _ROWS_SHOWN)
+    return Table(columns, rows, "Messages of failures", _ROWS_SHOWN)
 
 
 def _workers_table(views: Sequence[SessionView]) -> Table:
-    """Return one row for each machine that measured; what became of it, where the session itself tells."""
+    """Return the table with a row for each measuring machine, and its state if the session has it."""
     shares = [(view, share, share.worker) for view in views for share in view.shares]
     unit, are_known = _unit(share.best for _, share, _ in shares), any(view.workers for view in views)
     columns = [
@@ -354,7 +359,7 @@ def _workers_table(views: Sequence[SessionView]) -> Table:
 
 
 def _workloads_table(groups: Mapping[str, Sequence[SessionView]]) -> Table:
-    """Return one row for each workload and device."""
+    """Return the table with a row for each workload and device."""
     columns = (
         Column("workload and device", is_text=True), Column("sessions", is_detail=True), Column("trials"),
         Column("without a time", is_detail=True), Column("best (us)"), Column("GFLOP/s"), Column("of peak (%)"),

@@ -1,1 +1,1 @@
-"""The files of tile configurations that vLLM and SGLang look for, written without a GPU."""
+"""Writing the files of tile configurations that vLLM and SGLang read, without a GPU."""

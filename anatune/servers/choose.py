@@ -1,6 +1,6 @@
-"""Which tile a server should take for so many rows: its tuner's whole space, timed by the model.
+"""The choice of a tile for a number of rows: the model predicts the times of all tiles of a server's tuner.
 
-The least time that no tile undercuts is beside it: bytes over bandwidth, arithmetic over the peak, launches.
+They are compared with a lower bound of the time of any tile: bytes over bandwidth, arithmetic over the peak, launches.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles, stage_preference
 
 
-class Floor(NamedTuple):
-    """Seconds that no tile undercuts, and what takes most of them: "dram", "mma" or "launch"."""
+class TimeBound(NamedTuple):
+    """A lower bound in seconds of the time of any tile, and its largest part: "dram", "mma" or "launch"."""
 
     time_s: float
     bound_by: str
@@ -37,18 +37,18 @@ class Floor(NamedTuple):
 class _Kernel(NamedTuple):
     weight_bytes: float
     row_bytes: float
-    """Of what it reads beside the weights, and of its results."""
+    """The bytes of the rows that it reads and of its results."""
     flop: float
 
 
-def floor_of(what: ExpertLayer | MatmulProblem, spec: GpuSpec) -> Floor:
-    """Return the least time of the products of a layer of experts, or of one product.
+def bound_of(layer: ExpertLayer | MatmulProblem, spec: GpuSpec) -> TimeBound:
+    """Return a lower bound of the time of the products of a layer of experts, or of one product.
 
-    Weights come from DRAM once: those of experts that have a row. Rows and results do as far as L2 cannot hold them.
-    Scales of weights do not count, nor do rows that only padding asks for.
+    The weights of experts with at least one row are read from DRAM once. Rows and results are moved through DRAM as far
+    as they do not fit L2. Scales of weights and padding rows do not count.
     """
-    kernels = list(_kernels(what))
-    dtype = what.dtype
+    kernels = list(_list_kernels(layer))
+    dtype = layer.dtype
     names = FLOAT8_DTYPES if dtype == "fp8" else (dtype,)
     rates = [rate for name in ("bfloat16", *names) if (rate := spec.tensor_flop_per_s(name))]
     peak = max(rates, default=spec.compute.fp32_peak_flop_per_s)
@@ -57,19 +57,19 @@ def floor_of(what: ExpertLayer | MatmulProblem, spec: GpuSpec) -> Floor:
         moved = kernel.weight_bytes + max(0.0, kernel.row_bytes - spec.l2.size_bytes)
         dram_s, mma_s = moved / spec.dram.bandwidth_bytes_per_s, kernel.flop / peak
         spans["dram" if dram_s >= mma_s else "mma"] += max(dram_s, mma_s)
-    return Floor(sum(spans.values()), max(spans, key=spans.__getitem__))
+    return TimeBound(sum(spans.values()), max(spans, key=spans.__getitem__))
 
 
-def _kernels(what: ExpertLayer | MatmulProblem) -> Iterable[_Kernel]:
-    if isinstance(what, MatmulProblem):
-        moved = float(what.m * (what.k * what.element_bytes + what.n * what.result_bytes))
-        yield _Kernel(what.n * what.k * what.right_element_bytes, moved, 2.0 * what.m * what.n * what.k)
+def _list_kernels(work: ExpertLayer | MatmulProblem) -> Iterable[_Kernel]:
+    if isinstance(work, MatmulProblem):
+        moved = float(work.m * (work.k * work.element_bytes + work.n * work.result_bytes))
+        yield _Kernel(work.n * work.k * work.right_element_bytes, moved, 2.0 * work.m * work.n * work.k)
         return
-    count = what.routing.num_rows
-    for layer in what.products():
+    count = work.routing.num_rows
+    for layer in work.products():
         product = layer.product
-        weights = what.routing.num_active * layer.n * layer.k * product.right_element_bytes
-        read = min(float(what.tokens), count) if layer.gathered else count
+        weights = work.routing.num_active * layer.n * layer.k * product.right_element_bytes
+        read = min(float(work.tokens), count) if layer.gathered else count
         moved = read * layer.k * product.element_bytes + count * layer.n * product.result_bytes
         yield _Kernel(weights, moved, 2.0 * count * layer.n * layer.k)
 
@@ -77,17 +77,17 @@ def _kernels(what: ExpertLayer | MatmulProblem) -> Iterable[_Kernel]:
 Floats = NDArray[np.float64]
 
 ROWS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 1536, 2048, 3072, 4096)
-"""Rows that servers' files have usually; the nearest is taken."""
+"""The numbers of rows in servers' files; a server uses the entry with the nearest number."""
 _SIZES = ((16, 32, 64, 128, 256), (32, 64, 128, 256), (64, 128, 256))
 _GROUPS = (1, 16, 32, 64)
 _TIE_SHARE = 1e-3
 _WIDE_ROWS = 64
-"""Rows of a block from which on matrix units read its left operand in the shared memory."""
+"""The rows of a block from which on the matrix units read its left operand from shared memory."""
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """A tile and its seconds: of both products of a layer of experts, or of one product."""
+class PredictedTile:
+    """A tile and its predicted seconds, for both products of a layer of experts or for one product."""
 
     tile: Tile
     time_s: float
@@ -95,37 +95,39 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Race:
-    """All tiles of a space for so many rows.
+    """The predicted times of all tiles of a space for a number of rows.
 
     Attributes
     ----------
     tokens : int
+        The number of rows.
     tiles : Tiles
+        The tiles.
     time_s : (num_tiles,) float64
-        inf where the device cannot run the tile.
+        The predicted seconds; inf if the device cannot run the tile.
     parts : (2, num_tiles) float64, or (1, num_tiles)
-        Of the up and the down product.
-    floor : Floor
-        What no tile undercuts.
+        The seconds of the up and the down product, or of the only product.
+    bound : Floor
+        The lower bound of the time.
     """
 
     tokens: int
     tiles: Tiles
     time_s: Floats
     parts: Floats
-    floor: Floor
+    bound: TimeBound
 
-    def best(self, count: int = 1, part: int | None = None, block_m: int | None = None) -> list[Predicted]:
-        """Return the first choices, each of another shape.
+    def best(self, count: int = 1, part: int | None = None, block_m: int | None = None) -> list[PredictedTile]:
+        """Return the best tiles, each of another shape.
 
-        Times within 0.1 % are ties: three stages come first, then four; then the smaller group.
+        Among times that differ by less than 0.1 %, three stages come first, then four, then the smaller group.
 
         Parameters
         ----------
         part : int, optional
-            Only that product counts.
+            The index of the only product that counts.
         block_m : int, optional
-            Of all of them.
+            The only allowed block_m.
 
         Raises
         ------
@@ -137,41 +139,41 @@ class Race:
             times = np.where(self.tiles.block_m == block_m, times, np.inf)
         legal = int(np.isfinite(times).sum())
         if not legal:
-            raise SpaceError(f"{self.tokens} rows: the device can run none of {len(times)} tiles, expected one")
+            raise SpaceError(f"{self.tokens} rows: the device can run none of {len(times)} tiles; name another device")
         t = self.tiles
         with np.errstate(invalid="ignore"):
             steps = np.floor(np.log(times / times.min()) / np.log1p(_TIE_SHARE))
         order = np.lexsort((t.group_m, stage_preference(t.num_stages), steps))[:legal]
         shapes = np.stack([t.block_m, t.block_n, t.block_k, t.num_warps])[:, order]
         _, first = np.unique(shapes, axis=1, return_index=True)
-        return [Predicted(_tile(t, place), float(times[place])) for place in order[np.sort(first)][:count]]
+        return [PredictedTile(_tile(t, place), float(times[place])) for place in order[np.sort(first)][:count]]
 
     def time_of(self, tile: Tile, down: Tile | None = None) -> float:
-        """Return the seconds of a tile of the space, or of one for each product; inf where the device cannot run it."""
-        places = [self._place(one) for one in (tile, down or tile)]
+        """Return the seconds of a tile, or of a tile for each product; inf if the device cannot run it."""
+        places = [self._index_of(one) for one in (tile, down or tile)]
         if not np.isfinite(self.time_s[places]).all():
             return math.inf
         return float(sum(part[place] for part, place in zip(self.parts, places, strict=False)))
 
-    def _place(self, tile: Tile) -> int:
+    def _index_of(self, tile: Tile) -> int:
         return int(np.flatnonzero((_rows(self.tiles) == np.array(tile)).all(axis=1))[0])
 
 
 def check_device(shape: Experts | Product, spec: GpuSpec) -> None:
-    """Raise SpaceError for 8-bit floats on a device without an instruction for them, as far as its spec says."""
+    """Raise SpaceError for 8-bit floats if the device's spec has no matrix instruction for them."""
     has_float8 = any(spec.tensor_flop_per_s(name) for name in FLOAT8_DTYPES)
     if shape.dtype == "fp8_w8a8" and spec.tensor_cores is not None and not has_float8:
         raise SpaceError(
-            f"{shape.dtype}: {spec.name} ({spec.arch}) has no matrix instruction for 8-bit floats, and servers run "
-            "other kernels there, which read no file; expected another --dtype or device"
+            f"{shape.dtype}: {spec.name} ({spec.arch}) has no matrix instruction for 8-bit floats, so servers use "
+            "other kernels there, which read no file; choose another --dtype or device"
         )
 
 
 def space_of(shape: Experts | Product, spec: GpuSpec, also: tuple[Tile, ...] = ()) -> Tiles:
-    """Return the tiles that servers' tuners try, and others.
+    """Return the tiles that servers' tuners try, and those in `also`.
 
-    Where operands have scales for blocks, a step is one block deep. Weights with a scale a group are read in whole
-    blocks; for those of 4 bits a CUDA kernel that may read the same file wants whole groups.
+    If operands have scales for blocks, a step is one block deep. Weights with a scale for each group are read in whole
+    blocks. For 4-bit weights, a CUDA kernel that may read the same file needs whole groups.
     """
     depths: tuple[int, ...] = _SIZES[2] if shape.block is None else (shape.block[1],)
     if isinstance(shape, Experts) and shape.group:
@@ -191,19 +193,19 @@ def race(
     exponent: float | None = None,
     triton: tuple[int, int] = LATEST,
 ) -> Race:
-    """Return the predicted times of all tiles.
+    """Predict the times of all tiles.
 
     Parameters
     ----------
     exponent
-        Of a power law of the experts' popularity; None: tokens take experts at random, as servers' tuners have it.
+        The exponent of a power law of the experts' popularity. None means random experts, as in servers' tuners.
     triton
-        Version that compiles the server's kernels.
+        The version of Triton that compiles the server's kernels.
 
     Raises
     ------
     SpaceError, SpecError
-        The device has no instruction for the operands, or its spec does not say how fast they are.
+        The device has no instruction for the operands, or its spec does not have the rate of that instruction.
     """
     dtype, right_bytes = DTYPES[shape.dtype]
     scaled = shape.block[1] if shape.block is not None else 0
@@ -211,7 +213,7 @@ def race(
         product = MatmulProblem(tokens, shape.n, shape.k, dtype, out_bytes=2, b_along_n=False)
         found = score_scaled(product, scaled, tiles, spec, kernel=Served(triton))
         times = np.where(found.resources.rule == 0, found.time_s, np.inf)
-        return Race(tokens, tiles, times, times[None], floor_of(product, spec))
+        return Race(tokens, tiles, times, times[None], bound_of(product, spec))
     layer = ExpertLayer(
         tokens, shape.hidden, shape.intermediate, shape.experts, shape.top_k,
         routing_of(shape, tokens, exponent), dtype, right_bytes, scaled,
@@ -221,32 +223,32 @@ def race(
     if shape.group:
         is_legal = is_legal & (group_bytes(tiles, spec, shape.dtype) <= spec.shared_memory.per_block_bytes)
     parts = np.stack([scores.up.time_s, scores.down.time_s])
-    return Race(tokens, tiles, np.where(is_legal, parts.sum(axis=0), np.inf), parts, floor_of(layer, spec))
+    return Race(tokens, tiles, np.where(is_legal, parts.sum(axis=0), np.inf), parts, bound_of(layer, spec))
 
 
 def routing_of(shape: Experts, tokens: int, exponent: float | None) -> Routing:
-    """Return how so many tokens of all ranks spread over the experts of one: an even share of what all have."""
+    """Return the routing of all ranks' tokens to the experts of one rank: an even share of all rows."""
     experts = shape.experts * shape.ranks
-    found = (
+    routing_all = (
         uniform(tokens, experts, shape.top_k) if exponent is None
         else power_law(tokens, experts, shape.top_k, exponent)
     )  # fmt: skip
-    return replace(found, experts=found.experts / shape.ranks)
+    return replace(routing_all, experts=routing_all.experts / shape.ranks)
 
 
 def group_bytes(tiles: Tiles, spec: GpuSpec, dtype: str) -> NDArray[np.int64]:
-    """Return the shared memory, bytes, of servers' kernel for weights with a scale a group; (num_tiles,).
+    """Return the shared memory in bytes of servers' kernel for weights with a scale for each group, (num_tiles,).
 
-    The numbers of a step, 16 bits each, pass through it once. Weights of 8 bits are copied there ahead, of 4 bits are
-    not: they are read byte by byte. Read off kernels of Triton 3.9 for sm_80, sm_90, sm_100, sm_120 and gfx942.
+    The 16-bit numbers of a step pass through it once. Weights of 8 bits are copied there in advance. Weights of 4 bits
+    are not, because they are read byte by byte. Source: kernels of Triton 3.9 for sm_80, sm_90, sm_100, sm_120, gfx942.
     """
     capability, ahead = spec.compute_capability or 0.0, tiles.num_stages - 1
     is_wide = (tiles.block_m >= _WIDE_ROWS) & (9.0 <= capability < 12.0)
     scratch = 16 << 10 if spec.vendor == "amd" else 5 << 10 if 10.0 <= capability < 12.0 else 0
     stored = tiles.block_n * ahead if dtype == "int8_w8a16" else 0
     rows = tiles.block_m * (ahead + is_wide) + tiles.block_n
-    found: NDArray[np.int64] = tiles.block_k * (2 * rows + stored) + scratch
-    return found
+    shared_bytes: NDArray[np.int64] = tiles.block_k * (2 * rows + stored) + scratch
+    return shared_bytes
 
 
 def _rows(tiles: Tiles) -> NDArray[np.int64]:
@@ -254,6 +256,6 @@ def _rows(tiles: Tiles) -> NDArray[np.int64]:
     return np.stack([t.block_m, t.block_n, t.block_k, t.num_warps, t.num_stages, t.split_k, t.group_m], axis=1)
 
 
-def _tile(tiles: Tiles, place: int) -> Tile:
-    m, n, k, warps, stages, split, group = (int(value) for value in _rows(tiles.take(np.array([place])))[0])
+def _tile(tiles: Tiles, index: int) -> Tile:
+    m, n, k, warps, stages, split, group = (int(value) for value in _rows(tiles.take(np.array([index])))[0])
     return m, n, k, warps, stages, split, group

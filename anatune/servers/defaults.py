@@ -1,4 +1,4 @@
-"""What servers take where they find no file, and which other kernels they may prefer. As their packages say it.
+"""The tiles that servers use without a file, and the other kernels that they may prefer.
 
 Source: vLLM 0.33 (``fused_moe.get_default_config``, ``fused_moe/oracle``), SGLang 0.5.23 (the same name, ``fp8.py``).
 """
@@ -10,23 +10,23 @@ from anatune.servers.names import Server
 from anatune.servers.shapes import Experts, Product
 
 Tile = tuple[int, int, int, int, int, int, int]
-"""block_m, block_n, block_k, num_warps, num_stages, split_k, group_m: `tiles.TILE_FIELDS`."""
+"""The values of block_m, block_n, block_k, num_warps, num_stages, split_k, group_m (`tiles.TILE_FIELDS`)."""
 FIELDS = ("BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "num_warps", "num_stages", "SPLIT_K", "GROUP_SIZE_M")
-"""What files call them."""
+"""The names of the values in files."""
 
-_LITTLE_SHARED = 128 << 10
+_SMALL_SHARED_BYTES = 128 << 10
 
 
 def default_tile(server: Server, shape: Experts | Product, tokens: int, spec: GpuSpec) -> Tile:
-    """Return the tile that a server takes for so many rows without a file."""
+    """Return the tile that a server uses for a number of rows if it has no file."""
     amd = spec.vendor == "amd"
     if isinstance(shape, Product):
         return 64, shape.block[0], shape.block[1], 4, 2 if server == "vllm" else 3, 1, 32
-    found = _vllm(shape, tokens, amd) if server == "vllm" else _sglang(shape, tokens, spec)
-    return (*found[:4], 2 if amd else found[4], 1, found[5])
+    values = _default_of_vllm(shape, tokens, amd) if server == "vllm" else _default_of_sglang(shape, tokens, spec)
+    return (*values[:4], 2 if amd else values[4], 1, values[5])
 
 
-def _vllm(shape: Experts, tokens: int, amd: bool) -> tuple[int, int, int, int, int, int]:
+def _default_of_vllm(shape: Experts, tokens: int, amd: bool) -> tuple[int, int, int, int, int, int]:
     """Return block_m, block_n, block_k, warps, stages, group_m."""
     if shape.block is not None and shape.dtype == "fp8_w8a8":
         few = tokens <= 8 and not amd and shape.block[0] % 64 == 0
@@ -34,7 +34,7 @@ def _vllm(shape: Experts, tokens: int, amd: bool) -> tuple[int, int, int, int, i
         rows, group = (16 if tokens <= 64 else 64), (1 if tokens <= 16 else 32)
         return rows, 64 if few else shape.block[0], shape.block[1], 4, stages, group
     if shape.group:
-        # with few rows an expert block_m is that of a CUDA kernel, which comes after Triton's today
+        # with few rows for each expert, block_m is that of a CUDA kernel, which servers today use only after Triton's
         few = shape.dtype == "int4_w4a16" and tokens * shape.top_k <= 6 * shape.experts and not amd
         rows = 16 if few or tokens <= 20 else 32 if tokens <= 40 else 64
         return rows, *((32, 64) if tokens == 1 else (64, 32)), 4, 3, 1
@@ -44,42 +44,38 @@ def _vllm(shape: Experts, tokens: int, amd: bool) -> tuple[int, int, int, int, i
     return rows, 64 if tokens <= 64 else 128, depth, 4 if tokens <= 128 else 8, 4 if tokens <= 32 else 3, group
 
 
-def _sglang(shape: Experts, tokens: int, spec: GpuSpec) -> tuple[int, int, int, int, int, int]:
+def _default_of_sglang(shape: Experts, tokens: int, spec: GpuSpec) -> tuple[int, int, int, int, int, int]:
     few = tokens <= shape.experts
-    if shape.dtype != "fp8_w8a8":  # warps and stages are Triton's own defaults
+    if shape.dtype != "fp8_w8a8":  # warps and stages are Triton's defaults
         return (16, 32, 64, 4, 3, 1) if few else (64, 64, 32, 4, 3, 8)
     if shape.block is not None:
         return 64, shape.block[0], shape.block[1], 4, 3, 32
-    if spec.shared_memory.per_block_bytes < _LITTLE_SHARED:
+    if spec.shared_memory.per_block_bytes < _SMALL_SHARED_BYTES:
         return (32, 64, 256, 4, 4, 1) if few else (64, 128, 256, 4, 2, 64)
     return (64, 128, 128, 4, 4, 1) if few else (128, 256, 128, 8, 4, 32)
 
 
 def rivals(server: Server, shape: Experts | Product, spec: GpuSpec) -> list[str]:
-    """Return in sentences where a server takes other kernels, which never read the file."""
+    """Return sentences about other kernels that the server may use, which do not read the file."""
     capability = spec.compute_capability or 0.0
     scaled = shape.dtype == "fp8_w8a8" and shape.block is not None
     if spec.vendor == "amd":
-        return [
-            "With VLLM_ROCM_USE_AITER or SGLANG_USE_AITER the server takes AITER's kernels and never reads the file."
-        ]
+        return ["With VLLM_ROCM_USE_AITER or SGLANG_USE_AITER, the server uses AITER's kernels without the file."]
     if isinstance(shape, Experts) and shape.dtype == "int4_w4a16":
         flag = "--moe-backend triton" if server == "vllm" else "--quantization moe_wna16"
-        return [f"Marlin's kernels come before Triton's for weights of 4 bits: the file is read with {flag}."]
+        return [f"The server prefers Marlin's kernels for weights of 4 bits. It reads the file with {flag}."]
     if isinstance(shape, Product):
         return (
-            ["DeepGEMM and CUTLASS come before Triton for block-scaled products from sm_90 on: the file is read only "
-             "where they are absent or turned off (VLLM_USE_DEEP_GEMM=0; SGLang: SGLANG_ENABLE_JIT_DEEPGEMM=0)."]
+            ["Servers prefer DeepGEMM and CUTLASS for block-scaled products from sm_90 on. They read the file only if "
+             "they are missing or turned off (VLLM_USE_DEEP_GEMM=0; SGLang: SGLANG_ENABLE_JIT_DEEPGEMM=0)."]
             if capability >= 9.0 else []
         )  # fmt: skip
     if server == "vllm" and capability >= 10.0:
-        return [
-            "vLLM prefers FlashInfer's and DeepGEMM's experts on sm_100: the file is read with --moe-backend triton."
-        ]
+        return ["vLLM prefers FlashInfer's and DeepGEMM's experts on sm_100; --moe-backend triton reads the file."]
     if server == "vllm" and capability >= 9.0 and scaled:
-        return ["vLLM takes Triton with tensor parallelism, but FlashInfer's CUTLASS kernels with expert parallelism."]
+        return ["vLLM uses Triton with tensor parallelism, but FlashInfer's CUTLASS kernels with expert parallelism."]
     if server == "vllm" and capability >= 9.0 and shape.dtype == "fp8_w8a8":
-        return ["vLLM prefers FlashInfer or CUTLASS where they are installed: --moe-backend triton reads the file."]
+        return ["vLLM prefers FlashInfer or CUTLASS if installed; --moe-backend triton reads the file."]
     if server == "sglang" and capability >= 9.0 and scaled:
-        return ["SGLang takes DeepGEMM where it is installed: the file is read with --moe-runner-backend triton."]
+        return ["SGLang uses DeepGEMM if it is installed. It reads the file with --moe-runner-backend triton."]
     return []

@@ -1,4 +1,4 @@
-"""Judges the entries of servers' files, whoever wrote them."""
+"""Comparing the entries of servers' files with the best predicted tiles."""
 
 from __future__ import annotations
 
@@ -19,28 +19,28 @@ from anatune.servers.shapes import MOST_ROWS, Experts, Product, check_shape, che
 from anatune.templates.triton.grouped.scales import LATEST
 
 
-class Judged(msgspec.Struct, frozen=True):
-    """An entry of a file: how far the model thinks it is from its best."""
+class JudgedEntry(msgspec.Struct, frozen=True):
+    """An entry of a file with its predicted time and the best tile."""
 
     rows: int
     tile: Tile
     time_s: float | None
-    """None: the device cannot run it."""
+    """The predicted seconds; None if the device cannot run the tile."""
     best: Tile
     best_s: float
 
 
 def check_file(
     path: Path, shape: Experts | Product, spec: GpuSpec, exponent: float | None = None, triton: str | None = None
-) -> list[Judged]:
-    """Return how far each entry of a file is from the model's best; `triton`: version in the server.
+) -> list[JudgedEntry]:
+    """Compare each entry of a file with the best predicted tile; `triton` is the server's version of Triton.
 
     Raises
     ------
     SpaceError
-        It is no file of configurations, or has none; or the device has no instruction for the layer's operands.
+        The file is not a file of configurations or is empty, or the device has no instruction for the operands.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     check_shape(shape)
     check_device(shape, spec)
@@ -49,53 +49,53 @@ def check_file(
     compiled_by = LATEST if triton is None else check_version(triton)
     judged = []
     for rows, tile in sorted(tiles.items()):
-        found = race(shape, rows, spec, space, exponent, compiled_by)
-        best, mine = found.best()[0], found.time_of(running_tile(tile, shape)) if _is_legal(tile, shape) else math.inf
-        judged.append(Judged(rows, tile, mine if mine < math.inf else None, best.tile, best.time_s))
+        raced = race(shape, rows, spec, space, exponent, compiled_by)
+        best, mine = (raced.best()[0], raced.time_of(running_tile(tile, shape)) if _is_legal(tile, shape) else math.inf)
+        judged.append(JudgedEntry(rows, tile, mine if mine < math.inf else None, best.tile, best.time_s))
     return judged
 
 
 def read_tiles(path: Path) -> dict[int, Tile]:
-    """Return rows -> tile, as a server's file has them.
+    """Return the tiles in a server's file by number of rows.
 
     Raises
     ------
     SpaceError
-        It is no file of configurations, or has none.
+        The file is not a file of configurations, or is empty.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         entries = from_json(read_file(path), dict[str, object])
     except msgspec.MsgspecError as error:
-        raise SpaceError(f"{path} is no JSON object ({error}), expected rows -> a configuration") from None
+        raise SpaceError(f"{path} is not a JSON object ({error}), expected a configuration by rows") from None
     tiles = {
         checked_size(f"{path}: rows of an entry", rows, MOST_ROWS): _tile_of(path, rows, entry)
         for rows, entry in entries.items()
         if rows.isdecimal() and rows.strip("0")
     }
     if not tiles:
-        raise SpaceError(f"{path} has no entries, expected numbers of rows -> a configuration")
+        raise SpaceError(f"{path} has no entries, expected a configuration by rows")
     return tiles
 
 
 def running_tile(tile: Tile, shape: Experts | Product) -> Tile:
-    """Return the tile that runs: servers cut block_k of experts to the block of their scales, min(block shape)."""
+    """Return the tile that runs: for experts, servers limit block_k to min(block shape) of the scales."""
     if isinstance(shape, Product) or shape.block is None:
         return tile
     return (*tile[:2], min(tile[2], *shape.block), *tile[3:])
 
 
 def _is_legal(tile: Tile, shape: Experts | Product) -> bool:
-    """Whether sizes and warps are powers of two, and a step of a block-scaled product has one scale."""
+    """Return whether sizes and warps are powers of two, and a step of a block-scaled product has one scale."""
     is_deep = isinstance(shape, Product) and tile[2] > shape.block[1]
     return not is_deep and all(size & (size - 1) == 0 for size in tile[:4])
 
 
 def _tile_of(path: Path, rows: str, entry: object) -> Tile:
-    """Return the tile of an entry; what Triton would choose itself is Triton's default."""
+    """Return the tile of an entry, with Triton's defaults for missing fields."""
     if not isinstance(entry, dict):
-        raise SpaceError(f"{path}: {rows} is {shown(entry)}, expected a configuration such as BLOCK_SIZE_M: 64")
+        raise SpaceError(f"{path}: the entry for {rows} rows is {shown(entry)}, expected for example BLOCK_SIZE_M: 64")
     values: list[int] = []
     for field, usual in zip(FIELDS, (None, None, None, 4, 3, 1, 1), strict=True):
         value = entry.get(field, usual)

@@ -1,4 +1,4 @@
-"""The products of a layer as workloads, a server's tiles as schedules of their kernels, and what they took."""
+"""The products of a layer as workloads, a server's tiles as schedules of their kernels, and measured times."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ _FORMATS = {
     "int8_w8a16": ("bfloat16xint8", "tensor"),
     "int4_w4a16": ("bfloat16xint4", "tensor"),
 }
-"""What servers call operands -> of our workloads: dtype, and scales where they are not for blocks."""
+"""The servers' names of operand types -> dtype and scales (unless they are for blocks) of anatune's workloads."""
 
 Times = dict[tuple[int, Tile, int], float]
-"""Rows, tile and number of one of its kernels, in the order of `workloads_of` -> seconds."""
+"""The measured seconds by rows, tile and number of the kernel in the order of `workloads_of`."""
 
 
 @dataclass
-class Measured:
-    """What is known of the tiles of one layer, filled while they run.
+class MeasuredTiles:
+    """The measured times of a layer's tiles, filled while they run.
 
     Attributes
     ----------
     kernels : int
-        Of a tile: `workloads_of`.
+        The number of kernels for a tile, see `workloads_of`.
     times : Times
-        Of kernels that ran.
+        The times of kernels that ran.
     failed : dict
-        Rows -> why one of their kernels has no time, in one line.
+        The reason in one line why a kernel has no time, by rows.
     """
 
     kernels: int
@@ -47,24 +47,24 @@ class Measured:
     failed: dict[int, str] = field(default_factory=dict)
 
     def parts(self, rows: int, tile: Tile) -> list[float] | None:
-        """Return the seconds of a tile's kernels; None unless all have one."""
-        found = [time_s for part in range(self.kernels) if (time_s := self.times.get((rows, tile, part))) is not None]
-        return found if len(found) == self.kernels else None
+        """Return the seconds of a tile's kernels, or None unless all of them ran."""
+        seconds = [time_s for part in range(self.kernels) if (time_s := self.times.get((rows, tile, part))) is not None]
+        return seconds if len(seconds) == self.kernels else None
 
 
 def workloads_of(shape: Experts | Product, tokens: int, exponent: float | None = None) -> tuple[Workload, ...]:
-    """Return the up (and gate) product and the down product of a layer of experts, or the one product.
+    """Return the up (and gate) product and the down product of a layer of experts, or the only product.
 
-    As servers run them, the activation is a kernel of its own. Of experts that ranks share, each row that is expected
-    here is a token of its own.
+    As in servers, the activation is a separate kernel. If ranks share the experts, each row that is expected on this
+    rank counts as a separate token.
 
     Raises
     ------
     SpaceError
-        Scales are for blocks of another size than our kernels take.
+        Scales are for blocks of a size that anatune's kernels do not support.
     """
     if shape.block not in (None, (SIDE, SIDE)):
-        raise SpaceError(f"block shape is {list(shape.block or ())}, expected {SIDE},{SIDE}: others are not measured")
+        raise SpaceError(f"block shape is {list(shape.block or ())}, only {SIDE},{SIDE} can be measured")
     dtype, scales = _FORMATS[shape.dtype]
     scales = scales if shape.block is None else "blocks"
     if isinstance(shape, Product):
@@ -83,10 +83,10 @@ def workloads_of(shape: Experts | Product, tokens: int, exponent: float | None =
 
 
 def schedule_of(workload: Workload, tile: Tile, spec: GpuSpec) -> Schedule:
-    """Return the schedule of our kernel with a server's tile."""
+    """Return the schedule of anatune's kernel with a server's tile."""
     problem = scaled_problem_of(workload)
     sizes = {"m": (problem.rows, tile[0]), "n": (problem.columns, tile[1]), "k": (problem.k, tile[2])}
-    said = {"num_warps": tile[3], "num_stages": tile[4], "split_k": tile[5], "group_m": tile[6]}
-    options = {name: said.get(name, 0) for name in options_of(problem, spec)}
+    launch = {"num_warps": tile[3], "num_stages": tile[4], "split_k": tile[5], "group_m": tile[6]}
+    options = {name: launch.get(name, 0) for name in options_of(problem, spec)}
     tiles = {axis: (-(-extent // block), block) for axis, (extent, block) in sizes.items()}
     return Schedule(workload, spec, "triton", tiles, options=options)

@@ -1,4 +1,4 @@
-"""Measures the tiles that deserve a run, where the GPU is: each kernel is recorded before the next one is asked for."""
+"""Measuring the best predicted tiles on this machine's GPU; each kernel is recorded before the next one runs."""
 
 from __future__ import annotations
 
@@ -17,37 +17,37 @@ from anatune.measure.run.measurer import Measurer
 from anatune.records.place import RecordPlace
 from anatune.records.store import RecordStore
 from anatune.servers.defaults import Tile
-from anatune.servers.kernels import Measured, schedule_of, workloads_of
+from anatune.servers.kernels import MeasuredTiles, schedule_of, workloads_of
 from anatune.servers.shapes import Experts, Product
 from anatune.tuning.machine import check_gpu
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.places.place import DeviceChoice
 
 RECORDS = "anatune-configs.sqlite"
-"""Keeps every trial, where no other file is named."""
+"""The default record file for the trials."""
 _STRATEGY = "configs"
 _TEMPLATE = "triton"
 _SETTINGS = {"template": _TEMPLATE, "l2": "flush"}
-"""Weights come from DRAM, as in a model of many layers."""
+"""The settings of the measurer. L2 is flushed because weights come from DRAM in a model with many layers."""
 
 
 @dataclass(frozen=True)
-class Measuring:
-    """Where and how tiles are measured.
+class MeasureOptions:
+    """The options for measuring tiles.
 
     Attributes
     ----------
     records : RecordPlace, optional
-        File or server that keeps every trial; what it has of the same kernels is not measured again. By default a file
+        The file or server for all trials. Kernels with recorded times are not measured again. By default it is a file
         beside the configurations.
     device : int
-        Number of the GPU, as CUDA counts.
+        CUDA's number of the GPU.
     backend : str, optional
         "pycuda" or "cuda-bindings"; by default the one that works.
     host : GpuSpec, optional
-        The GPU that is there; detected by default.
+        The GPU of this machine; detected by default.
     measurer : callable
-        Makes the measurer, as `GpuMeasurer` takes its arguments.
+        The function that makes the measurer, with the arguments of `GpuMeasurer`.
     """
 
     records: RecordPlace | None = None
@@ -58,17 +58,17 @@ class Measuring:
 
     @property
     def choice(self) -> DeviceChoice:
-        """Which GPU."""
+        """The number and the backend of the GPU."""
         return {"device": self.device, "backend": self.backend}
 
     def check(self, spec: GpuSpec) -> None:
-        """Raise DeviceError unless the device that files are for is here."""
+        """Raise DeviceError unless this machine has the device of the files."""
         if self.host is None and spec.vendor == "nvidia":
             gpus, why = gpu_detection(self.backend)
             if not gpus:
                 raise DeviceError(
-                    f"--measure for {spec.name} needs that GPU: {why}; leave --measure out (--keep 8 lists what "
-                    "deserves a run), or call it on the machine with the GPU"
+                    f"--measure for {spec.name} needs that GPU: {why}; leave --measure out (--keep 8 lists the best "
+                    "tiles), or run the command on a machine with the GPU"
                 )
         check_gpu(spec, self.host, **self.choice)
 
@@ -78,16 +78,16 @@ def recall(
     exponent: float | None,
     wanted: Mapping[int, Sequence[Tile]],
     spec: GpuSpec,
-    how: Measuring,
-    into: Measured,
+    options: MeasureOptions,
+    into: MeasuredTiles,
 ) -> None:
-    """Take in what records have of tiles for each number of rows; raise RecordError where they cannot be used."""
-    with RecordStore(how.records or RECORDS) as store:
+    """Read recorded times of tiles for each number of rows; raise RecordError if the records cannot be used."""
+    with RecordStore(options.records or RECORDS) as store:
         for rows, tiles in wanted.items():
             for part, workload in enumerate(workloads_of(shape, rows, exponent)):
-                known = _known(store, workload, spec)
+                recorded_s = _recorded_times(store, workload, spec)
                 for tile in tiles:
-                    if (time_s := known.get(schedule_of(workload, tile, spec).key)) is not None:
+                    if (time_s := recorded_s.get(schedule_of(workload, tile, spec).key)) is not None:
                         into.times[rows, tile, part] = time_s
 
 
@@ -96,14 +96,14 @@ def measure(
     exponent: float | None,
     wanted: Mapping[int, Sequence[Tile]],
     spec: GpuSpec,
-    how: Measuring,
-    into: Measured,
+    options: MeasureOptions,
+    into: MeasuredTiles,
     progress: Callable[[int], None] = lambda done: None,
 ) -> None:
-    """Measure tiles for each number of rows that `into` has no time of, which has what is known whatever ends this.
+    """Measure the tiles for each number of rows that have no time in `into`, and add their times one by one.
 
-    A kernel that fails is recorded, too, and its tile has no time. Rows whose operands do not fit the memory, or whose
-    kernels cannot be addressed, are left out.
+    A kernel that fails is recorded as well, and its tile has no time. Rows whose operands do not fit the memory, or
+    whose tensors are too large to index, are left out.
 
     Raises
     ------
@@ -114,51 +114,59 @@ def measure(
     RecordError
         The record file cannot be used.
     """
-    place, done = LocalPlace(how.host), 0
-    with contextlib.ExitStack() as opened:
-        store = opened.enter_context(RecordStore(how.records or RECORDS))
+    place, done = LocalPlace(options.host), 0
+    with contextlib.ExitStack() as resources:
+        store = resources.enter_context(RecordStore(options.records or RECORDS))
         measurer: Measurer | None = None
         for rows, tiles in wanted.items():
             for part, workload in enumerate(workloads_of(shape, rows, exponent)):
-                left = [tile for tile in tiles if (rows, tile, part) not in into.times]
-                schedules = {schedule_of(workload, tile, spec): tile for tile in left}
+                missing = [tile for tile in tiles if (rows, tile, part) not in into.times]
+                schedules = {schedule_of(workload, tile, spec): tile for tile in missing}
                 try:
                     place.check_fits(workload, spec, [_TEMPLATE])
-                    if left and measurer is None:
-                        made = how.measurer(workload, spec, template=_TEMPLATE, l2=_SETTINGS["l2"], **how.choice)
-                        measurer = opened.enter_context(made)
-                    elif left and measurer is not None:
+                    if missing and measurer is None:
+                        made = options.measurer(
+                            workload, spec, template=_TEMPLATE, l2=_SETTINGS["l2"], **options.choice
+                        )
+                        measurer = resources.enter_context(made)
+                    elif missing and measurer is not None:
                         measurer.turn_to(workload)
-                    for number, (schedule, found) in enumerate(_recorded(measurer, store, [*schedules], place, how), 1):
-                        if found.time_s is None:
-                            into.failed[rows] = f"{found.outcome.value}: {found.message}"
+                    for number, (schedule, measurement) in enumerate(
+                        _measure_and_record(measurer, store, [*schedules], place, options), 1
+                    ):
+                        if measurement.time_s is None:
+                            into.failed[rows] = f"{measurement.outcome.value}: {measurement.message}"
                         else:
-                            into.times[rows, schedules[schedule], part] = found.time_s
-                        progress(done + len(tiles) - len(left) + number)
+                            into.times[rows, schedules[schedule], part] = measurement.time_s
+                        progress(done + len(tiles) - len(missing) + number)
                 except (BuildError, RunError) as error:
                     into.failed[rows], measurer = str(error), None
                 done += len(tiles)
                 progress(done)
 
 
-def _known(store: RecordStore, workload: Workload, spec: GpuSpec) -> dict[str, float]:
-    """Return the seconds that records have of a workload's schedules here."""
-    found = {}
+def _recorded_times(store: RecordStore, workload: Workload, spec: GpuSpec) -> dict[str, float]:
+    """Return the recorded seconds of a workload's schedules on this device by schedule key."""
+    seconds_by_key = {}
     for record in store.trials(workload=workload, hardware=spec, outcome=Outcome.OK):
         settings, time_s = record.session.settings, record.trial.measurement.time_s
         if time_s is not None and all(settings.get(name) == value for name, value in _SETTINGS.items()):
-            found[record.trial.schedule.key] = time_s
-    return found
+            seconds_by_key[record.trial.schedule.key] = time_s
+    return seconds_by_key
 
 
-def _recorded(
-    measurer: Measurer | None, store: RecordStore, schedules: Sequence[Schedule], place: LocalPlace, how: Measuring
+def _measure_and_record(
+    measurer: Measurer | None,
+    store: RecordStore,
+    schedules: Sequence[Schedule],
+    place: LocalPlace,
+    options: MeasureOptions,
 ) -> Iterator[tuple[Schedule, Measurement]]:
-    """Yield what was measured of schedules of one workload, recorded."""
+    """Measure schedules of one workload, and record and yield each measurement."""
     if measurer is None or not schedules:
         return
-    told = {**_SETTINGS, **place.provenance(how.choice, None, [_TEMPLATE])}
-    session = store.new_session(schedules[0].workload, schedules[0].hardware, 1, _STRATEGY, 0, told)
+    provenance = {**_SETTINGS, **place.provenance(options.choice, None, [_TEMPLATE])}
+    session = store.new_session(schedules[0].workload, schedules[0].hardware, 1, _STRATEGY, 0, provenance)
     for number, (schedule, measurement) in enumerate(measurer.measure(schedules)):
         store.append(session, Trial(schedule, measurement, number))
         yield schedule, measurement

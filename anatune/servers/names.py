@@ -1,7 +1,7 @@
-"""What servers call devices and files of configurations.
+"""The servers' names of devices and of files of configurations.
 
 Source: the loaders of vLLM 0.33 (``fused_moe.get_config_file_name``, ``fp8_utils.get_w8a8_block_fp8_configs``) and
-SGLang 0.5.23 (``fused_moe_triton_config.get_config_file_name``), as their packages have them.
+SGLang 0.5.23 (``fused_moe_triton_config.get_config_file_name``), as in their packages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from anatune.servers.shapes import Experts, Product
 
 Server = Literal["vllm", "sglang"]
 TITLES: dict[Server, str] = {"vllm": "vLLM", "sglang": "SGLang"}
-"""Server -> its name as its makers write it."""
+"""The servers' names in their own spelling."""
 
 _DRIVER_NAMES = {
     "a100_pcie": "NVIDIA A100-PCIE-40GB",
@@ -30,12 +30,12 @@ _DRIVER_NAMES = {
     "h200": "NVIDIA H200",
     "rtx3080": "NVIDIA GeForce RTX 3080",
 }
-"""Our device -> what its driver calls it."""
+"""The drivers' names of devices."""
 _AS_MODEL = (
     "a10", "a6000", "b200", "l4", "l40s", "mi300x", "mi325x", "rtx3090", "rtx4070", "rtx4080", "rtx4090", "rtx5080",
     "rtx5090", "rtx_pro_6000",
 )  # fmt: skip
-"""Devices whose drivers call them as their specs say the model."""
+"""The devices whose driver's name is the model in the spec."""
 _NAME = re.compile(
     r"(?:E=(?P<experts>\d+),N=(?P<n>\d+)|N=(?P<rows>\d+),K=(?P<k>\d+)),device_name=(?P<device>[^,]+)"
     r"(?:,dtype=(?P<dtype>[^,]+))?(?:,block_shape=\[(?P<block_n>\d+), ?(?P<block_k>\d+)\])?"
@@ -46,30 +46,30 @@ _VERSION = re.compile(
     r"(?:[-._]?dev\d{0,9})?(?:\+[a-z0-9]+(?:[-._][a-z0-9]+)*)?",
     re.ASCII | re.IGNORECASE,
 )
-"""A release of Triton, one before or behind it, or a build: 3.6.0, 3.6.0rc1, 3.4.0+git0b5f1f2e. Source: PEP 440."""
+"""A release, pre-release, post-release or build of Triton: 3.6.0, 3.6.0rc1, 3.4.0+git0b5f1f2e. Source: PEP 440."""
 
 
 def device_name(spec: GpuSpec, given: str | None = None) -> str:
-    """Return a device's name in files: as its driver says it, or as `given`, with "_" for blanks.
+    """Return a device's name in files: the driver's name or `given`, with "_" for blanks.
 
     Raises
     ------
     UnknownNameError
-        What the driver calls it is not known, and none is given.
+        The driver's name is not known and not given.
     """
     name = given or (spec.model if spec.name in _AS_MODEL else _DRIVER_NAMES.get(spec.name))
     if name is None:
         raise UnknownNameError(
-            f"{spec.name}: what its driver calls it is not known here; say --device-name NAME, as torch.cuda."
-            "get_device_name() or `nvidia-smi -L` prints it"
+            f"{spec.name}: the driver's name of this device is not known; give it with --device-name NAME, as "
+            "torch.cuda.get_device_name() or `nvidia-smi -L` prints it"
         )
     return re.sub(r"[\s/]+", "_", name.strip())
 
 
 def file_name(server: Server, shape: Experts | Product, device: str, *, down: bool = False) -> str:
-    """Return the name of the file that a server looks for; `device`: of `device_name`.
+    """Return the name of the file that a server reads; `device` is the result of `device_name`.
 
-    Groups of scales are in no name. SGLang counts the bytes of a row of 4-bit weights, so that N is half their number.
+    Names do not contain groups of scales. SGLang's N is the number of bytes in a row of 4-bit weights, half the size.
     """
     blank = " " if server == "sglang" else ""
     block = shape.block
@@ -77,7 +77,7 @@ def file_name(server: Server, shape: Experts | Product, device: str, *, down: bo
     if isinstance(shape, Product):
         return f"N={shape.n},K={shape.k},device_name={device},dtype={shape.dtype}{blocks}.json"
     if server == "vllm" and "H200" in device.split("_"):
-        device = "NVIDIA_H200"  # vLLM does so with files of experts, not with those of block-scaled products
+        device = "NVIDIA_H200"  # in vLLM only for files of experts
     kind = "" if shape.dtype == "auto" else f",dtype={shape.dtype}"
     end = "_down" if down else ""
     packed = 2 if server == "sglang" and shape.dtype == "int4_w4a16" else 1
@@ -85,12 +85,12 @@ def file_name(server: Server, shape: Experts | Product, device: str, *, down: bo
 
 
 def version_folder(version: str) -> str:
-    """Return SGLang's folder of a version of Triton, below that of SGLANG_MOE_CONFIG_DIR: all of it counts.
+    """Return SGLang's folder for a version of Triton (in full), below that of SGLANG_MOE_CONFIG_DIR.
 
     Raises
     ------
     SpaceError
-        It is no version, such as 3.6.0.
+        The text is not a version such as 3.6.0.
     """
     check_version(version)
     return f"configs/triton_{version.replace('.', '_')}"
@@ -102,32 +102,32 @@ def check_version(version: str) -> tuple[int, int]:
     Raises
     ------
     SpaceError
-        It is no version, such as 3.6.0.
+        The text is not a version such as 3.6.0.
     """
     hit = _VERSION.fullmatch(version)
     if hit is None:
-        raise SpaceError(f"--triton-version is {shown(version)}, expected what triton.__version__ says, such as 3.6.0")
+        raise SpaceError(f"--triton-version is {shown(version)}, expected a value of triton.__version__ as 3.6.0")
     return int(hit[1]), int(hit[2])
 
 
 def folder_version(folder: str) -> str | None:
-    """Return the version of Triton that a folder of SGLang's is called after; None: it is none of these."""
+    """Return the version of Triton in the name of one of SGLang's folders, or None for other folders."""
     version = folder.removeprefix("triton_").replace("_", ".")
     return version if folder.startswith("triton_") and _VERSION.fullmatch(version) else None
 
 
 def parse_name(name: str) -> dict[str, str]:
-    """Return what a file's name says: experts and n, or rows (its N) and k; device, dtype, block_n, block_k, down.
+    """Return the fields of a file's name: experts and n, or rows (its N) and k; device, dtype, block_n, block_k, down.
 
     Raises
     ------
     SpaceError
-        It is no name of a configuration file.
+        The name is not that of a configuration file.
     """
-    found = _NAME.fullmatch(name)
-    if found is None:
+    match = _NAME.fullmatch(name)
+    if match is None:
         raise SpaceError(
-            f"{shown(name)} is no name of a configuration file, expected E=..,N=..,device_name=..[,dtype=..].json or "
+            f"{shown(name)} is not a name of configurations, expected E=..,N=..,device_name=..[,dtype=..].json or "
             "N=..,K=..,device_name=..,dtype=..,block_shape=[..].json"
         )
-    return {key: value for key, value in found.groupdict().items() if value is not None}
+    return {key: value for key, value in match.groupdict().items() if value is not None}

@@ -1,4 +1,4 @@
-"""What was written or judged, as lines of text."""
+"""The written and checked files as lines of text."""
 
 from __future__ import annotations
 
@@ -9,33 +9,32 @@ import numpy as np
 
 from anatune.report.text import Line, table, wrapped
 from anatune.servers.defaults import Tile
-from anatune.servers.files import MANIFEST, Request
-from anatune.servers.judging import Judged
+from anatune.servers.files import MANIFEST, ConfigRequest
+from anatune.servers.judging import JudgedEntry
 from anatune.servers.shapes import Experts, Product
-from anatune.servers.written import LEAST_GAIN, Written
+from anatune.servers.written import LEAST_GAIN, WrittenFile
 
 _EXPERTS = (
-    "Times are predicted, with weights from DRAM, and without sorting, activation and sums. Beside other people's "
-    "measurements on A100, H100 and B200 layers of experts are off by 7 to 16 % in the median"
+    "Times are predicted with weights in DRAM, and without sorting, activation and sums. Compared with published "
+    "measurements of layers of experts on A100, H100 and B200, the median error is 7 to 16 %"
 )
 _PRODUCT = (
-    "Times are predicted, with weights from DRAM. Beside other people's measurements on H100, B200 and L40S large "
-    "products are off by 8 to 24 % in the median, small ones by up to 62 %"
+    "Times are predicted with weights in DRAM. Compared with published measurements on H100, B200 and L40S, the median "
+    "error is 8 to 24 % for large products, and up to 62 % for small ones"
 )
 _SURE = (
-    ", and files that servers ship agree in block_m in 4 of 5 entries (bench.replay.serving); differences below 5 % "
-    "are no reason to prefer one tile, group_m and stages are the least sure. A measurement of the few best (--keep 8, "
-    "--measure) settles it."
+    ". Files that servers ship have the same block_m in 4 of 5 entries (bench.replay.serving). Differences below 5 % "
+    "are not significant, and group_m and stages are the least reliable. Measure the best tiles to decide (--keep 8, "
+    "--measure)."
 )
 MEASURED = (
-    "Measured are anatune's own kernels with the tiles that servers would take, both products of a layer added, with "
-    "nothing in L2 before; sorting, activation and sums are left out here, too. Rows without a measured time have the "
-    "model's first choice."
+    "Measured times are those of anatune's own kernels with the same tiles: the sum of both products of a layer, with "
+    "an empty L2, and without sorting, activation and sums. Rows without a measured time have the best predicted tile."
 )
 
 
-def written_lines(request: Request, folder: Path, written: Sequence[Written], width: int) -> list[Line]:
-    """Return what was written, with times beside the bound and those of the server's default."""
+def written_lines(request: ConfigRequest, folder: Path, written: Sequence[WrittenFile], width: int) -> list[Line]:
+    """Return tables of the written files with times, bounds, and the server's defaults."""
     lines = []
     for file in written:
         lines += [Line(f"{folder / file.path}{': not written' if file.not_written else ''}", "bold")]
@@ -60,10 +59,10 @@ def written_lines(request: Request, folder: Path, written: Sequence[Written], wi
                 ] if has_default else []),
             ]
         )  # fmt: skip
-        if told := gain_text(file):
-            lines += [Line(text) for text in wrapped(told, width)]
+        if gain := gain_text(file):
+            lines += [Line(text) for text in wrapped(gain, width)]
         if why := next((f"{c.rows} rows: {c.why}" for c in rows if c.why), ""):
-            lines += [Line(text) for text in wrapped(f"Not all of them ran: {why}", width)]
+            lines += [Line(text) for text in wrapped(f"Not all tiles could be measured: {why}", width)]
     measured = any(c.measured_s is not None for file in written for c in file.choices)
     for note in (*request.notes(), *([MEASURED] * measured), sure_text(request.shapes)):
         lines += [Line(text) for text in wrapped(note, width)]
@@ -71,12 +70,12 @@ def written_lines(request: Request, folder: Path, written: Sequence[Written], wi
 
 
 def sure_text(shapes: Sequence[Experts | Product]) -> str:
-    """Return in sentences how far the model is from measurements of such layers."""
+    """Return sentences about the model's errors for such layers."""
     return (_EXPERTS if any(isinstance(shape, Experts) for shape in shapes) else _PRODUCT) + _SURE
 
 
-def layer_text(file: Written) -> str:
-    """Return which layer a file is for, and what its name does not tell."""
+def layer_text(file: WrittenFile) -> str:
+    """Return the description of a file's layer, and what the file's name does not contain."""
     shape = file.shape
     if not isinstance(shape, Experts):
         return f"weights {shape.n} x {shape.k} in blocks of {shape.block[0]} x {shape.block[1]}"
@@ -84,37 +83,37 @@ def layer_text(file: Written) -> str:
     group = f", groups of {shape.group}" if shape.group else ""
     return (
         f"{shape.experts}{spread} experts of {shape.intermediate} on a rank, hidden size {shape.hidden}, top-k "
-        f"{shape.top_k}{group}; the name tells no hidden size, no top-k and no group, {MANIFEST} does"
+        f"{shape.top_k}{group}; hidden size, top-k and group are not in the file's name, but in {MANIFEST}"
     )
 
 
-def gain_text(file: Written) -> str:
-    """Return in sentences what a file gains over what the server takes without it, and what follows from that."""
-    said, choices = [], file.choices
-    beside = f"the file of {file.shipped}" if file.shipped else "the server's default"
-    for what, taken in (
+def gain_text(file: WrittenFile) -> str:
+    """Return sentences about a file's gain over the server's default, and what to do about it."""
+    sentences, choices = [], file.choices
+    default_name = f"the file of {file.shipped}" if file.shipped else "the server's default"
+    for kind, subset in (
         ("Measured", [c for c in choices if c.measured_s is not None]),
         ("Predicted", [c for c in choices if c.measured_s is None]),
     ):
-        gains = [c.gain for c in taken if c.gain is not None]
+        gains = [c.gain for c in subset if c.gain is not None]
         if gains:
-            few = "" if len(taken) == len(choices) else f" in {len(taken)} of {len(choices)} rows"
-            told = f"{gain_percent(float(np.median(gains)))} in the median, {gain_percent(max(gains))} at most."
-            said.append(f"{what} gain over {beside}{few}: {told}")
+            rows_text = "" if len(subset) == len(choices) else f" in {len(subset)} of {len(choices)} rows"
+            values = f"{gain_percent(float(np.median(gains)))} in the median, {gain_percent(max(gains))} at most."
+            sentences.append(f"{kind} gain over {default_name}{rows_text}: {values}")
             if max(gains) < LEAST_GAIN and not file.not_written:
-                said.append("Less than 5 % changes nothing that is sure: keep what the server has, or measure.")
+                sentences.append("A gain below 5 % is not significant: keep the server's default, or measure.")
     if file.not_written:
-        said.append(f"Not written: {file.not_written}.")
-    return " ".join(said)
+        sentences.append(f"Not written: {file.not_written}.")
+    return " ".join(sentences)
 
 
 def gain_percent(gain: float) -> str:
-    """Return by how much less time a tile takes than another: the other's time over its own, less one, in percent."""
+    """Return a gain as text: the other tile's time over this one's, minus one, in percent."""
     return f"{round(100.0 * (gain - 1.0))} %"
 
 
-def judged_lines(judged: Sequence[Judged], width: int, shape: Experts | Product) -> list[Line]:
-    """Return how far entries are from the model's best."""
+def judged_lines(judged: Sequence[JudgedEntry], width: int, shape: Experts | Product) -> list[Line]:
+    """Return a table that compares the entries of a file with the best predicted tiles."""
     lines = table(
         [
             ("rows", [str(j.rows) for j in judged]),
@@ -129,7 +128,7 @@ def judged_lines(judged: Sequence[Judged], width: int, shape: Experts | Product)
 
 
 def tile_text(tile: Tile | None, times: str = " x ") -> str:
-    """Return the blocks of a tile as people read them; "" for None."""
+    """Return the blocks of a tile as text, such as 64 x 128 x 64; an empty text for None."""
     return times.join(map(str, (tile or ())[:3]))
 
 

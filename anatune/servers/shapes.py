@@ -1,4 +1,4 @@
-"""Which layers files of configurations are for, and where Hugging Face's config.json says it."""
+"""The layers of configuration files, and reading them from Hugging Face's config.json."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ DTYPES: dict[str, tuple[str, float]] = {
     "int8_w8a16": ("bfloat16", 1),
     "int4_w4a16": ("bfloat16", 0.5),
 }
-"""What servers call operands (auto: 16 bits, not in the name) -> type of a product, bytes of a weight that it converts.
-"""
+"""The servers' names of operand types ("auto" is 16 bits and not in file names) -> the type of the product, and the
+bytes of a weight that is converted to it (0: none)."""
 GROUPS = (32, 64, 128)
-"""Weights along k that share a scale, where they have 4 bits."""
+"""The possible numbers of 4-bit weights along k that share a scale."""
 _LEAST_DEPTH = 64
-"""Smallest block_k that is tried: kernels read packed weights in whole blocks."""
+"""The smallest block_k that is tried; kernels read packed weights in whole blocks."""
 _EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
 _INTERMEDIATE = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
 _TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "experts_per_token")
@@ -35,17 +35,17 @@ class Experts(msgspec.Struct, frozen=True):
     Attributes
     ----------
     experts, intermediate : int
-        Of this rank: its experts, and its share of the intermediate size of each.
+        The experts of this rank, and its share of the intermediate size of each.
     hidden, top_k : int
-        Of the layer.
+        The hidden size of the layer, and the number of experts for each token.
     dtype : str
-        One of `DTYPES`.
+        The operand types, one of `DTYPES`.
     block : (int, int), optional
-        Of weights that share a scale, (n, k).
+        The block (n, k) of weights that share a scale.
     group : int
-        Weights along k that share a scale, of weights with fewer bits than rows; 0: all.
+        The number of weights along k that share a scale, for weights with fewer bits than rows; 0 means all.
     ranks : int
-        Ranks that share the layer's experts, as many each.
+        The number of ranks that share the layer's experts evenly.
     """
 
     experts: int
@@ -59,7 +59,7 @@ class Experts(msgspec.Struct, frozen=True):
 
 
 class Product(msgspec.Struct, frozen=True):
-    """A block-scaled product on one rank: weights (n, k)."""
+    """A block-scaled product on one rank with weights (n, k)."""
 
     n: int
     k: int
@@ -68,27 +68,27 @@ class Product(msgspec.Struct, frozen=True):
 
 
 def checked_size(name: str, value: object, most: int = MOST_SIZE) -> int:
-    """Return a number from 1 to `most`, or digits that say one; raise SpaceError for anything else."""
+    """Return an integer from 1 to `most`, given as such or as text; raise SpaceError for anything else."""
     if isinstance(value, str) and value.strip().isdecimal() and len(value) <= len(str(most)):
         value = int(value)
     return checked_integer(name, value, 1, most)
 
 
 def check_shape(shape: Experts | Product) -> None:
-    """Raise SpaceError for operands without a model, and for blocks of scales that servers do not take.
+    """Raise SpaceError for operand types without a model, and for blocks of scales that servers do not support.
 
-    Source: vLLM, ``Fp8MoEMethod.create_weights`` (intermediate size: whole blocks of n, and of k), and
-    ``per_token_group_quant_fp8`` (rows: whole blocks of k); SGLang's are the same.
+    Source: vLLM, ``Fp8MoEMethod.create_weights`` (intermediate size: whole blocks of n and k), and
+    ``per_token_group_quant_fp8`` (rows: whole blocks of k); the same in SGLang.
     """
     if shape.dtype not in DTYPES:
         raise SpaceError(f"dtype is {shown(shape.dtype)}, expected one of {', '.join(DTYPES)}")
     if isinstance(shape, Experts):
         if shape.top_k > (experts := shape.experts * shape.ranks):
-            raise SpaceError(f"top-k is {shape.top_k} of {experts} experts, expected as many at most")
+            raise SpaceError(f"top-k is {shape.top_k}, expected at most the number of experts, {experts}")
         _check_group(shape)
     if shape.block is not None:
         if shape.dtype not in ("fp8_w8a8", "int8_w8a8"):
-            raise SpaceError(f"block shape {list(shape.block)} goes with fp8_w8a8 or int8_w8a8, got {shape.dtype}")
+            raise SpaceError(f"block shape {list(shape.block)} needs fp8_w8a8 or int8_w8a8, got {shape.dtype}")
         for size in shape.block:
             if size < 32 or size & (size - 1):
                 raise SpaceError(f"block shape is {list(shape.block)}, expected powers of two from 32 on: 128,128")
@@ -96,9 +96,9 @@ def check_shape(shape: Experts | Product) -> None:
 
 
 def _check_blocks(shape: Experts | Product, block: tuple[int, int]) -> None:
-    """Raise SpaceError for a layer that servers refuse: it is not made of whole blocks of scales.
+    """Raise SpaceError for a layer that servers refuse because it does not consist of whole blocks of scales.
 
-    Of a product's n a part of a last block is taken where the weights are neither split nor merged (DeepSeek-V3: 576).
+    The last block along n of a product may be partial if the weights are neither split nor merged (DeepSeek-V3: 576).
     """
     if isinstance(shape, Product):
         sizes = (("k", shape.k, block[1]), ("n", block[0] if shape.n > block[0] else shape.n, block[0]))
@@ -110,44 +110,42 @@ def _check_blocks(shape: Experts | Product, block: tuple[int, int]) -> None:
     for name, size, part in sizes:
         if size % part:
             raise SpaceError(
-                f"{name} is {size}, expected a multiple of {part}: servers refuse layers that are not whole blocks of "
-                f"{block[0]} x {block[1]} weights; take fewer ranks (--tp), or spread whole experts over them (--ep)"
+                f"{name} is {size}, expected a multiple of {part}, because servers only support whole blocks of "
+                f"{block[0]} x {block[1]} weights; use fewer ranks (--tp), or distribute whole experts over them (--ep)"
             )
 
 
 def _check_group(shape: Experts) -> None:
     group, narrow = shape.group, shape.dtype in ("int4_w4a16", "int8_w8a16")
     if group and not narrow:
-        raise SpaceError(f"group size is {group}, which goes with int4_w4a16 or int8_w8a16, got {shape.dtype}")
+        raise SpaceError(f"group size {group} needs the dtype int4_w4a16 or int8_w8a16, got {shape.dtype}")
     if group not in (GROUPS if shape.dtype == "int4_w4a16" else (0, *GROUPS)):
         raise SpaceError(
-            f"group size of {shape.dtype} is {group}, expected one of {', '.join(map(str, GROUPS))}; say --group-size"
+            f"group size of {shape.dtype} is {group}, expected {', '.join(map(str, GROUPS))} (--group-size)"
         )
     for name, size in (("intermediate size on a rank", shape.intermediate), ("hidden size", shape.hidden)):
         if group and size % max(group, _LEAST_DEPTH):
-            raise SpaceError(
-                f"{name} is {size}, expected a multiple of {max(group, _LEAST_DEPTH)}: whole groups of {group}"
-            )
+            raise SpaceError(f"{name} is {size}, expected a multiple of {max(group, _LEAST_DEPTH)} (groups of {group})")
 
 
 def model_experts(text: bytes, source: str, ranks: int = 1, spread: int = 1, dtype: str | None = None) -> Experts:
-    """Return the experts of a model by its config.json: each split over `ranks`, all of them over `spread` others.
+    """Read the experts of a model from its config.json; each is split over `ranks`, all are distributed over `spread`.
 
-    Models of several parts have those of language in "text_config". Experts are those that a token is routed to:
-    servers that merge shared ones into them (DeepSeek-V3: 257 of 256) look for a file of one more. With a `dtype`, what
-    the model says of its weights counts only where it agrees.
+    Models with several parts have the language part in "text_config". Only routed experts count. Servers that add
+    shared experts to them (DeepSeek-V3: 257 instead of 256) look for a file with one more. If `dtype` is given, the
+    quantisation in the file only counts if it agrees.
 
     Raises
     ------
     SpaceError
-        It is no JSON object, a field is missing, the intermediate size or the experts do not divide.
+        The text is not a JSON object, a field is missing, or intermediate size or experts cannot be divided evenly.
     """
     try:
-        whole = from_json(text, dict[str, object])
+        document = from_json(text, dict[str, object])
     except msgspec.MsgspecError as error:
-        raise SpaceError(f"{source} is no JSON object ({error}), expected a config.json of Hugging Face") from None
-    inner = (whole.get(part) for part in ("text_config", "llm_config"))
-    config = next((part for part in inner if isinstance(part, dict)), whole)
+        raise SpaceError(f"{source} is not a JSON object ({error}), expected a config.json of Hugging Face") from None
+    inner = (document.get(part) for part in ("text_config", "llm_config"))
+    config = next((part for part in inner if isinstance(part, dict)), document)
     sizes = {
         what: _field(config, names, what, source)
         for what, names in {
@@ -157,33 +155,33 @@ def model_experts(text: bytes, source: str, ranks: int = 1, spread: int = 1, dty
             "top_k": _TOP_K,
         }.items()
     }
-    sizes = on_a_rank(sizes, ranks, spread, f"{source}: ")
-    quantised = whole.get("quantization_config") or config.get("quantization_config")
+    sizes = divide_over_ranks(sizes, ranks, spread, f"{source}: ")
+    quantised = document.get("quantization_config") or config.get("quantization_config")
     try:
-        found, block, group = _quantisation(quantised if isinstance(quantised, dict) else {}, source)
+        model_dtype, block, group = _quantisation(quantised if isinstance(quantised, dict) else {}, source)
     except SpaceError:
         if dtype is None:
             raise
-        found, block, group = dtype, None, 0
-    if dtype not in (None, found):
-        found, block, group = str(dtype), None, 0
-    return Experts(**sizes, dtype=found, block=block, group=group, ranks=spread)
+        model_dtype, block, group = dtype, None, 0
+    if dtype not in (None, model_dtype):
+        model_dtype, block, group = str(dtype), None, 0
+    return Experts(**sizes, dtype=model_dtype, block=block, group=group, ranks=spread)
 
 
-def on_a_rank(sizes: dict[str, int], ranks: int, spread: int, source: str = "") -> dict[str, int]:
-    """Return what a rank has of "experts" that are spread, and of the "intermediate" size of each, which is split.
+def divide_over_ranks(sizes: dict[str, int], ranks: int, spread: int, source: str = "") -> dict[str, int]:
+    """Divide "experts" by the ranks they are distributed over, and the "intermediate" size by the ranks that split it.
 
     Raises
     ------
     SpaceError
-        One of them does not divide.
+        One of them cannot be divided evenly.
     """
     split = f"--tp {ranks}" if spread == 1 else f"--tp / --ep = {ranks}"
     for name, words, parts, option in (
         ("intermediate", "intermediate size", ranks, split), ("experts", "number of experts", spread, f"--ep {spread}"),
     ):  # fmt: skip
         if sizes[name] % parts:
-            raise SpaceError(f"{source}{words} {sizes[name]} does not divide by {option}; expected equal shares")
+            raise SpaceError(f"{source}{words} {sizes[name]} cannot be divided evenly by {option}")
         sizes = {**sizes, name: sizes[name] // parts}
     return sizes
 
@@ -197,13 +195,13 @@ def _field(config: dict[str, object], names: tuple[str, ...], what: str, source:
             most = MOST_EXPERTS if names in (_EXPERTS, _TOP_K) else MOST_SIZE
             return checked_size(f"{source}: {name}", value, most)
     raise SpaceError(
-        f"{source} has none of {', '.join(names)} as a number: no model of experts, or one whose names are not known; "
-        f"say --experts --intermediate --hidden --top-k instead of --model ({what} is missing)"
+        f"{source} has no number named {', '.join(names)} ({what}): it has no experts, or its names are unknown; give "
+        "--experts --intermediate --hidden --top-k instead of --model"
     )
 
 
 def _quantisation(config: dict[str, object], source: str) -> tuple[str, tuple[int, int] | None, int]:
-    """Return the dtype, the block of scales and the group that a "quantization_config" stands for."""
+    """Return the dtype, the block of scales and the group in a "quantization_config"."""
     method = str(config.get("quant_method", "")).lower()
     if not method:
         return "auto", None, 0
@@ -218,12 +216,12 @@ def _quantisation(config: dict[str, object], source: str) -> tuple[str, tuple[in
         return f"int{bits}_w{bits}a16", None, checked_size(f"{source}: group_size", group)
     raise SpaceError(
         f"{source}: weights are quantised by {shown(method)} with {shown(bits)} bits in groups of {shown(group)}, "
-        "which is not known here; say --dtype and perhaps --group-size, one of " + ", ".join(DTYPES)
+        "unknown to anatune; give --group-size if needed, and --dtype, one of " + ", ".join(DTYPES)
     )
 
 
 def _weight_bits(config: dict[str, object]) -> tuple[object, object]:
-    """Return the bits of a weight and the weights that share a scale, as GPTQ, AWQ and compressed-tensors say them."""
+    """Return the bits of a weight and the weights that share a scale, from GPTQ, AWQ or compressed-tensors."""
     groups = config.get("config_groups")
     if isinstance(groups, dict) and groups:
         scheme = next(iter(groups.values()))

@@ -1,6 +1,6 @@
-"""What a file holds, which tuned files servers ship themselves, and whether ours should be written.
+"""The content of a file, the tuned files that servers ship, and the decision whether a file should be written.
 
-A server that is installed here is asked; else there is a list of the names of its files.
+Shipped files are found in an installed server, otherwise in a list of their names.
 """
 
 from __future__ import annotations
@@ -20,46 +20,49 @@ from anatune.servers.shapes import Experts, Product
 _LIST = Path(__file__).with_name("shipped.txt")
 
 
-class Shipped(msgspec.Struct, frozen=True):
-    """A tuned file that a server has for a layer and a device.
+class ShippedFile(msgspec.Struct, frozen=True):
+    """A tuned file that a server ships for a layer and a device.
 
     Attributes
     ----------
     server : str
-        Who ships it: "vLLM 0.33.0", "SGLang 0.5.23 (tuned with Triton 3.2.0)", "vLLM as installed here".
+        The server: "vLLM 0.33.0", "SGLang 0.5.23 (tuned with Triton 3.2.0)", "vLLM as installed here".
     tiles : mapping of int to Tile, optional
-        Rows -> tile, as the file has them; None: only its name is on the list, the file is not here.
+        The tiles by number of rows; None if only the file's name is known.
     """
 
     server: str
     tiles: Mapping[int, Tile] | None = None
 
     def nearest(self, rows: int) -> Tile | None:
-        """Return the tile that the server takes for so many rows; None: the file is not here."""
+        """Return the tile that the server uses for a number of rows, or None if only the file's name is known."""
         return self.tiles[min(self.tiles, key=lambda known: abs(known - rows))] if self.tiles else None
 
 
-def find_shipped(server: Server, name: str, triton: str | None = None, against: Path | None = None) -> Shipped | None:
-    """Return the tuned file of a server for what a file's name says; None: it ships none, as far as is known.
+def find_shipped(
+    server: Server, name: str, triton: str | None = None, against: Path | None = None
+) -> ShippedFile | None:
+    """Return the tuned file that a server ships under a name, or None if there is none.
 
     Parameters
     ----------
     name
-        Of the file, without folders.
+        The name of the file, without folders.
     triton
-        The server's version of Triton: SGLang looks in its folder first, then in those of others, late ones first.
+        The server's version of Triton. SGLang first looks in the folder of its version, then in those of other
+        versions, latest first.
     against
-        The server's own file, where the caller says it.
+        The server's own file, if the caller gives it.
 
     Raises
     ------
     SpaceError
-        A file of the server is no file of configurations.
+        A file of the server is not a file of configurations.
     OSError
-        It cannot be read.
+        The file cannot be read.
     """
     if against is not None:
-        return Shipped("the server", read_tiles(against))
+        return ShippedFile("the server", read_tiles(against))
     package = util.find_spec(server)
     if package is not None and package.origin is not None:
         paths = {
@@ -67,47 +70,51 @@ def find_shipped(server: Server, name: str, triton: str | None = None, against: 
             for path in Path(package.origin).parent.rglob(glob.escape(name))
         }
         return (
-            Shipped(f"{TITLES[server]} as installed here", read_tiles(paths[_first(paths, triton)])) if paths else None
+            ShippedFile(f"{TITLES[server]} as installed here", read_tiles(paths[_latest(paths, triton)]))
+            if paths
+            else None
         )
-    layer, _, rest = name.removesuffix(".json").partition(",device_name=")
+    layer, _, suffix = name.removesuffix(".json").partition(",device_name=")
     lines = [line.split("\t") for line in _LIST.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     labels = {
-        line[1]: line[0] for line in lines if line[0].lower().startswith(server) and line[2] == rest and layer in line
+        line[1]: line[0] for line in lines if line[0].lower().startswith(server) and line[2] == suffix and layer in line
     }
     if not labels:
         return None
-    version = _first(labels, triton)
-    return Shipped(labels[version] + (f" (tuned with Triton {version})" if version else ""))
+    version = _latest(labels, triton)
+    return ShippedFile(labels[version] + (f" (tuned with Triton {version})" if version else ""))
 
 
-def _first(versions: Mapping[str, object], triton: str | None) -> str:
-    """Return the version of Triton whose folder a server reads first."""
+def _latest(versions: Mapping[str, object], triton: str | None) -> str:
+    """Return the version of Triton whose folder the server reads first."""
     return max(versions, key=lambda one: (one == triton, [int(part) for part in one.split(".") if part.isdecimal()]))
 
 
 LEAST_GAIN = 1.05
-"""A file where no entry gains so much changes nothing that the model can tell: its differences below are not sure."""
+"""The least gain of an entry for which a file is written; smaller predicted differences are not significant."""
 
 
-class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The tile for so many rows, and what is known of its time.
+class RowChoice(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The tile for a number of rows, and its times.
 
     Attributes
     ----------
     rows : int
+        The number of rows.
     tile : Tile
+        The chosen tile.
     time_s : float
-        Predicted; of both products of a layer of experts.
+        The predicted seconds, of both products for a layer of experts.
     default : Tile or None
-        What the server takes without our file; None: an entry of its own file, which is not here.
+        The tile that the server uses without the file; None if it is in a file that is not known.
     default_s : float or None
-        Predicted of it; None: the device cannot run it, or it is not known.
+        The predicted seconds of the default; None if the device cannot run it, or it is not known.
     bound_s : float
-        What no tile undercuts, and `bound_by` what that is (`floor.Floor`).
+        The lower bound for any tile; `bound_by` is its largest part (`choose.Floor`).
     measured_s, default_measured_s : float or None
-        Seconds of our kernels with both tiles; None: not measured, or they failed.
+        The measured seconds of anatune's kernels with both tiles; None if not measured, or if they failed.
     why : str
-        Why kernels of this row have no measured time, in one line.
+        The reason in one line why kernels of this row have no measured time.
     """
 
     rows: int
@@ -123,46 +130,48 @@ class Choice(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def gain(self) -> float | None:
-        """Time of the server's default over the tile's, measured where both are; None: the default does not run."""
+        """The default's time over the tile's, measured if both are; None if the default's time is not known."""
         if self.measured_s is not None:
             return None if self.default_measured_s is None else self.default_measured_s / self.measured_s
         return None if self.default_s is None else self.default_s / self.time_s
 
 
-class Written(msgspec.Struct, frozen=True):
-    """A file that was written, or would be.
+class WrittenFile(msgspec.Struct, frozen=True):
+    """A file of a request, written or not.
 
     Attributes
     ----------
     path : str
-        Below the folder.
+        The path below the folder.
     shape : Experts or Product
+        The layer.
     choices : list of Choice
+        The entries.
     shipped : str
-        Who ships a tuned file for this layer and device, as `Shipped.server` says; "": nobody, as far as is known.
+        The server that ships a tuned file for this layer and device (`Shipped.server`), "" if none is known.
     not_written : str
-        Why the file is not written unless that is forced, in one line; "": it is written.
+        The reason in one line why the file was not written, "" if it was.
     """
 
     path: str
     shape: Experts | Product
-    choices: list[Choice]
+    choices: list[RowChoice]
     shipped: str = ""
     not_written: str = ""
 
 
-def reason_against(shipped: Shipped | None, choices: Sequence[Choice]) -> str:
-    """Return why a file of these choices should not be written, in one line; "": nothing is against it."""
+def reason_against(shipped: ShippedFile | None, choices: Sequence[RowChoice]) -> str:
+    """Return the reason in one line why a file with these choices should not be written, or an empty text."""
     gains = [one.gain for one in choices]
     is_measured = all(one.measured_s is not None for one in choices)
     if shipped is not None and not is_measured:
         return (
-            f"{shipped.server} ships a file that was tuned on this device for a layer of this name, and predicted "
-            "tiles would take its place; measure them beside it (--measure), or say --force"
+            f"{shipped.server} ships a file for this layer that was tuned on this device, which predicted tiles should "
+            "not replace; compare them with --measure, or write the file with --force"
         )
     if all(gain is not None and gain < LEAST_GAIN for gain in gains):
         return (
-            f"no entry is {'measured' if is_measured else 'predicted'} to gain 5 % over what the server takes "
-            "without it, so that the file would change nothing; --force writes it"
+            f"no entry has a {'measured' if is_measured else 'predicted'} gain of 5 % over the server's default; write "
+            "the file anyway with --force"
         )
     return ""

@@ -103,7 +103,7 @@ def _case(
 ) -> Case:
     scores = Scorer(workload, anatune.hardware(device), names, parameters).score(configs)
     spread = Fit(names, parameters, configs, scores, AUTO_SPREAD).spread
-    predicted_s = np.where(scores.known, scores.time_s, np.inf)
+    predicted_s = np.where(scores.judged, scores.time_s, np.inf)
     places = np.column_stack([value_places(list(column)) for column in zip(*configs, strict=True)])
     return Case(kind, time_s, predicted_s, places, spread or 0.25)  # as if CLBlast's names were nobody's
 

@@ -1,8 +1,11 @@
-"""TorchInductor: ``max-autotune`` generates and measures only the Triton kernels of products that deserve it.
+"""TorchInductor: ``max-autotune`` generates and measures only the best predicted Triton kernels of matrix products.
 
-``torch._inductor.config.inductor_choices_class = inductor_choices(keep=4)`` decides before code is generated (PyTorch
-2.13 on), `choice_pruner` before it is compiled (2.8 on), and `lookup_table` writes down what to take, so that nothing
-is measured at all. None of them needs a GPU before a product is compiled.
+- ``torch._inductor.config.inductor_choices_class = inductor_choices(keep=4)`` selects before code is generated (PyTorch
+  2.13 and later).
+- `choice_pruner` selects before code is compiled (PyTorch 2.8 and later).
+- `lookup_table` fixes the choice in advance, so that nothing is measured.
+
+These functions need no GPU until a product is compiled.
 """
 
 from anatune.adapters.inductor.choices import choice_pruner, inductor_choices, lookup_table

@@ -1,12 +1,12 @@
-"""Kernel Tuner: its strategies search only the configurations that deserve a run, and begin with the best of them.
+"""Kernel Tuner: its strategies search only the best predicted configurations, and begin with the best of them.
 
 ``restrictions=restrict(workload, hw, tune_params, keep=0.01)`` is all that a search needs. `prune` returns the same
-with the order behind it: a starting point (`PrunedSpace.start`), the strategies `Ordered` and `Within`, and why
-a configuration was left out. No GPU is needed before Kernel Tuner wants one.
+selection together with its order: a starting point (`PrunedSpace.start`), the strategies `Ordered` and `Within`, and
+the reason why a configuration was left out. No GPU is needed until Kernel Tuner itself needs one.
 
-The model is one of anatune's own template. CLBlast's Xgemm is near enough to it that its order is taken as it is; of
-any other kernel a part of the list is spread over the whole space (`kernel_tuner.fit`, `model.pruning.portfolio`), and
-a warning says so.
+The model describes kernels of anatune's own template. CLBlast's Xgemm is similar enough that its predicted order is
+used unchanged. For any other kernel, a part of the selection is spread over the whole space (`kernel_tuner.fit`,
+`model.pruning.portfolio`), and a warning says so.
 """
 
 from anatune.adapters.kernel_tuner.names import CLBLAST, clblast_gemm

@@ -1,4 +1,4 @@
-"""How much of somebody's kernel the model understands, and what it does not, in words."""
+"""An estimate of how much of a caller's kernel the model understands, and a text about the rest."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from anatune.errors import SpaceError
 
 AUTO_SPREAD = "auto"
 LEAST_SPREAD = 0.25
-"""Share of a list that leaves the order alone, where a kernel's every parameter is understood: the order may be worth
-nothing or one of the three correlations of `model.pruning.portfolio`, all four equally likely."""
+"""The share of a selection that is spread over the space although every parameter of the kernel is understood. Source:
+the order may be worth nothing, or have one of the three correlations of `model.pruning.portfolio`, equally likely."""
 _UNDERSTOOD = ("block", "threads", "work", "inner", "vector", "unroll")
-"""Kinds of roles that the template has; fetch and staged are guesses."""
+"""The kinds of roles that the template has; fetch and staged are guesses."""
 _FEW = 4
-"""Parameters that a message lists."""
+"""The number of parameters that a message lists."""
 
 
 class _Reads(dict[str, Value]):
-    """A configuration that remembers which parameters a function of it reads."""
+    """A configuration that remembers which of its parameters a function reads."""
 
     def __init__(self, values: Config) -> None:
         super().__init__(values)
@@ -40,18 +40,18 @@ class _Reads(dict[str, Value]):
 
 
 class Fit:
-    """What of a kernel the model understands.
+    """The share of a kernel that the model understands.
 
     Attributes
     ----------
     trusted : bool
-        The kernel is CLBlast's Xgemm, whose order is measured (README).
+        Whether the kernel is CLBlast's Xgemm, for which predictions were compared with measurements (README).
     understood : float
-        In [0, 1]: the bits of a configuration that are in parameters with a role of the template, times the share of
-        configurations that the model can judge.
+        A share in [0, 1]: the share of a configuration's bits that are in parameters with a role of the template, times
+        the share of configurations that the model can judge.
     spread : float
-        Share of the choice that leaves the order alone: 0 for a trusted kernel, from `LEAST_SPREAD` to 1 for others,
-        or as asked.
+        The share of the selection that is spread over the whole space: 0 for a trusted kernel, from `LEAST_SPREAD` to 1
+        for others, or the caller's value.
     """
 
     def __init__(
@@ -66,19 +66,19 @@ class Fit:
         bits = {
             name: math.log2(len({row[at] for row in configs})) if configs else 0.0 for at, name in enumerate(parameters)
         }
-        meant = set(_meant(names, dict(zip(parameters, configs[0], strict=True)))) if configs else set()
+        meant = set(_parameters_with_role(names, dict(zip(parameters, configs[0], strict=True)))) if configs else set()
         self.unknown = tuple(name for name in parameters if bits[name] > 0.0 and name not in meant)
         total = sum(bits.values())
-        of_roles = 1.0 - sum(bits[name] for name in self.unknown) / total if total else 1.0
+        share_with_role = 1.0 - sum(bits[name] for name in self.unknown) / total if total else 1.0
         runs = scores.runs
         flags = {
-            "blocks that reach over an edge (counted whole)": scores.overhangs & runs,
-            "values that do not fit the roles": scores.rule == MISFIT,
-            "more resources than the model's own code could have": (scores.rule > 0) & runs,
+            "blocks reach over the end of an axis (counted as whole blocks)": scores.overhangs & runs,
+            "values contradict each other": scores.rule == MISFIT,
+            "anatune's code for this tile would need more resources than the device has": (scores.rule > 0) & runs,
         }
         self._shares = {what: float(flag.mean()) if len(flag) else 0.0 for what, flag in flags.items()}
-        judged = float(scores.known[runs].mean()) if runs.any() else 0.0
-        self.understood = of_roles * judged
+        judged = float(scores.judged[runs].mean()) if runs.any() else 0.0
+        self.understood = share_with_role * judged
         if spread == AUTO_SPREAD:
             self.spread = 0.0 if self.trusted else 1.0 - (1.0 - LEAST_SPREAD) * self.understood
         else:
@@ -88,27 +88,25 @@ class Fit:
         return f"Fit(understood {self.understood:.2f}, spread {self.spread:.2f}: {self.describe()})"
 
     def describe(self) -> str:
-        """Return what is not understood, in one sentence."""
+        """Return a sentence about what the model does not understand."""
         if self.trusted:
-            return "CLBlast's Xgemm, which the model was compared with"
-        return "; ".join(
-            ("the model describes kernels of its own template, this one is read by its names", *self._gaps())
-        )
+            return "CLBlast's Xgemm, for which predictions were compared with measurements"
+        return "; ".join(("the model describes anatune's own kernels, and takes yours for one of them", *self._gaps()))
 
     def _gaps(self) -> Iterator[str]:
         if self.unknown:
             more = "" if len(self.unknown) <= _FEW else ", ..."
-            yield f"no role of the template: {', '.join(self.unknown[:_FEW])}{more}"
+            yield f"parameters whose meaning is not known: {', '.join(self.unknown[:_FEW])}{more}"
         for what, share in self._shares.items():
             if share > 0.0:
                 yield f"{what}: {share:.0%}" if share >= 0.01 else f"{what}: under 1%"
 
     def warn(self, kept: int, count: int) -> None:
-        """Warn, once in a program for each such kernel, that part of the list leaves the order alone."""
+        """Warn that a part of the selection does not follow the predicted order; Python shows it once for a kernel."""
         if self.spread > 0.0:
             warnings.warn(
-                f"anatune keeps {kept} of {count} configurations, {self.spread:.0%} of the choice spread over all of "
-                f"them whatever it predicts: {self.describe()} (spread=0: the predicted order alone; "
+                f"anatune keeps {kept} of {count} configurations and spreads {self.spread:.0%} of them over the whole "
+                f"space whatever it predicts: {self.describe()} (spread=0 follows the predicted order alone; "
                 "PrunedSpace.explain says more)",
                 UserWarning,
                 stacklevel=4,
@@ -116,23 +114,21 @@ class Fit:
 
 
 def checked_spread(spread: float | str) -> float | str:
-    """Return `spread`, or refuse it.
+    """Return `spread` if it is valid.
 
     Raises
     ------
     SpaceError
-        It is neither "auto" nor a number from 0 to 1.
+        `spread` is neither "auto" nor a number from 0 to 1.
     """
     number = isinstance(spread, int | float | np.integer | np.floating) and not isinstance(spread, bool)
     if spread != AUTO_SPREAD and not (number and 0.0 <= float(spread) <= 1.0):
-        raise SpaceError(
-            f"spread is {shown(spread)}, expected 'auto' or a share from 0 (the predicted order alone) to 1"
-        )
+        raise SpaceError(f"spread is {shown(spread)}, expected 'auto' or a number from 0 (predicted order alone) to 1")
     return spread
 
 
-def _meant(names: Names, config: Config) -> Iterator[str]:
-    """Yield the parameters that have a role which the template knows."""
+def _parameters_with_role(names: Names, config: Config) -> Iterator[str]:
+    """Yield the parameters that have a role in the template."""
     for role, source in names.items():
         if role.partition("_")[0] not in _UNDERSTOOD:
             continue

@@ -1,4 +1,4 @@
-"""The configurations of somebody's kernel that deserve a run, in predicted order, and why the others do not."""
+"""The best predicted configurations of a caller's kernel, in order, and the reasons why others are left out."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ from anatune.model.pruning.subset import Verdict, kept_count
 from anatune.named import import_optional
 
 _KERNELS = "clblast"
-"""Kernels of the shipped correction for CLBlast's parameters."""
-_UNFIT = "values that do not fit together: threads times results of a thread must be the block, parts must divide it"
+"""The name of the kernels for which a correction with CLBlast's parameters is shipped."""
+_UNFIT = "values contradict each other: threads times results of a thread must be the block, and parts must divide it"
 
-_UNJUDGED = "kept without a judgement"
+_UNJUDGED = "kept, but not judged"
 
 TuneParams: TypeAlias = Mapping[str, Sequence[Value]]
-"""Parameter -> its values."""
+"""The values of each parameter."""
 Floats = NDArray[np.float64]
 
 
 def import_kernel_tuner(module: str = "") -> ModuleType:
-    """Return Kernel Tuner, or a module of it (".util"); errors as `import_optional`."""
+    """Return Kernel Tuner, or one of its modules (".util"), with the errors of `import_optional`."""
     return import_optional(f"kernel_tuner{module}", "kernel-tuner", "anatune.adapters.kernel_tuner")
 
 
@@ -53,46 +53,48 @@ def prune(
     correction: str | Path = "auto",
     spread: float | str = AUTO_SPREAD,
 ) -> PrunedSpace:
-    """Return the configurations of a kernel that deserve a run, in predicted order.
+    """Return the configurations of a kernel that are worth a run, best predicted first.
 
     Parameters
     ----------
     workload : Workload
-        What the kernel computes, such as ``anatune.matmul(m, n, k)``; `clblast_gemm` for CLBlast's Xgemm.
+        The workload that the kernel computes, such as ``anatune.matmul(m, n, k)``; `clblast_gemm` for CLBlast's Xgemm.
     hw
-        A device's name, a TOML file or a spec; "auto": what ANATUNE_HW names, else the present device.
+        The name, TOML file or spec of a device, or "auto": the device that the environment variable ANATUNE_HW names,
+        otherwise the GPU of this machine.
     tune_params : mapping
-        As for ``tune_kernel``: parameter -> its values.
+        The values of each parameter, as for ``tune_kernel``.
     names : mapping, optional
-        What the parameters mean: role -> parameter's name, number, or function of the configuration. The roles are
-        those of `kernel_tuner.names`; left out: CLBlast's Xgemm. Parameters without a role are left to the tuner:
-        configurations that differ only there are predicted alike, and kept in turn.
+        The meaning of the parameters: role -> name of a parameter, number, or function of the configuration. The module
+        `kernel_tuner.names` lists the roles. The default is those of CLBlast's Xgemm. Configurations that differ only
+        in parameters without a role have equal predicted times, and some of each are kept.
     keep : float or int
-        A float: share of the configurations that the device can start, above 0 and below 1. An integer: how many.
+        An integer is the number of configurations to keep. A float is a share, above 0 and below 1, of those that the
+        device can start.
     restrictions : optional
-        The kernel's own, in any form that Kernel Tuner takes.
+        The kernel's own restrictions, in any form that Kernel Tuner takes.
     correction : "auto", "none", or str or Path
-        "auto": for CLBlast's names the shipped correction for the device, where there is one. Otherwise the name or
-        folder of one, such as `anatune records train` makes.
+        "auto" means the shipped correction for the device, if there is one and the names are CLBlast's. Otherwise give
+        the name or folder of a correction, such as `anatune records train` writes.
     spread : "auto" or float
-        Share of the list, from 0 to 1, that is drawn over the whole space whatever is predicted. "auto": 0 for
-        CLBlast's names; for other kernels from 0.25, where every parameter has a role and every configuration can be
-        judged, to 1, where none is. The list is then as good as a random one of that share of its size, however
-        wrong the model is (`anatune.model.pruning.portfolio`).
+        The share of the selection, from 0 to 1, that is drawn from the whole space whatever is predicted. "auto" is 0
+        for CLBlast's names. For other kernels it is 0.25 if every parameter has a role and every configuration can be
+        judged, and up to 1 otherwise. However wrong the model is, the selection is then at least as good as a random
+        selection of that share of its size (`anatune.model.pruning.portfolio`).
 
     Warns
     -----
     UserWarning
-        The kernel is not one that the model was compared with; what of it is not understood.
+        Predictions were not compared with measurements for this kernel; the text says what the model does not know.
 
     Raises
     ------
     SpaceError
-        Names that do not fit the workload or the parameters, a wrong `keep` or `spread`, nothing that can run.
+        `names` does not fit the workload or the parameters, `keep` or `spread` is wrong, or no configuration can run.
     MissingDependencyError
         Kernel Tuner is not installed.
     DeviceError, UnknownNameError, SpecError, ModelVersionError
-        The device, or the correction, cannot be found or used.
+        The device or the correction cannot be found or used.
     """
     return PrunedSpace(workload, hw, tune_params, names, keep, restrictions, correction, spread)
 
@@ -108,31 +110,31 @@ def restrict(
     correction: str | Path = "auto",
     spread: float | str = AUTO_SPREAD,
 ) -> Callable[..., bool]:
-    """Return a function for ``tune_kernel(restrictions=...)``: whether a configuration deserves a run.
+    """Return a function for ``tune_kernel(restrictions=...)`` that says whether a configuration is worth a run.
 
-    It can stand alone or in a list beside other restrictions. Parameters, warnings and errors: as `prune`, whose
-    `PrunedSpace.keeps` it is.
+    Pass it alone or in a list with other restrictions. It is the method `PrunedSpace.keeps` of the result of `prune`,
+    and has the same parameters, warnings and errors.
     """
     return PrunedSpace(workload, hw, tune_params, names, keep, restrictions, correction, spread).keeps
 
 
 class PrunedSpace:
-    """The configurations of a kernel that are kept, in predicted order.
+    """The kept configurations of a kernel, in predicted order.
 
-    Guarantees: deterministic; what the device cannot start is never kept, the best predicted one always. What the model
-    cannot judge (values that fit no role, other needs than its own code's) is kept as often as in a random choice where
-    the list is spread, else not.
+    The selection is deterministic. It never contains a configuration that the device cannot start, and always contains
+    the best predicted one. Configurations that the model cannot judge (inconsistent values, or more resources than
+    anatune's own code could have) are kept as often as in a random selection if `spread` is above 0, otherwise never.
 
     Attributes
     ----------
     workload, hardware, tune_params, keep
-        As asked.
+        The arguments.
     fit : Fit
-        What of the kernel is understood, and the share of the list that is spread for it.
+        The share of the kernel that the model understands, and the resulting spread.
     num_configs : int
-        That the kernel's own restrictions allow.
+        The number of configurations that the kernel's own restrictions allow.
     num_legal : int
-        Of them, that the device can start.
+        The number of those that the device can start.
     """
 
     def __init__(
@@ -147,7 +149,7 @@ class PrunedSpace:
         spread: float | str = AUTO_SPREAD,
     ) -> None:
         if not isinstance(workload, Workload):
-            raise SpaceError(f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...)")
+            raise SpaceError(f"workload is {shown(workload)}, expected a Workload, such as anatune.matmul(...) returns")
         if not isinstance(tune_params, Mapping) or not all(map(is_iterable, tune_params.values())):
             raise SpaceError(f"tune_params is {shown(tune_params)}, expected a mapping from parameters to their values")
         if not isinstance(names, Mapping):
@@ -156,11 +158,11 @@ class PrunedSpace:
         checked_spread(spread)
         hardware = find_gpu(hw)
         self.workload, self.keep = workload, keep
-        self.hardware = _unlimited(hardware) if names is CLBLAST else hardware
+        self.hardware = _lift_register_limit(hardware) if names is CLBLAST else hardware
         self.tune_params = {name: list(values) for name, values in tune_params.items()}
-        self._configs = _listed(self.tune_params, restrictions, hardware)
+        self._configs = _list_configurations(self.tune_params, restrictions, hardware)
         self._order: list[int] = []
-        self._places: dict[Values, int] = {}
+        self._rank_of: dict[Values, int] = {}
         saved = _correction(correction, self.hardware, names)
         self._scorer = Scorer(workload, self.hardware, names, self.parameters, saved, windows=not is_clblast(names))
         self.num_configs = len(self._configs)
@@ -168,23 +170,23 @@ class PrunedSpace:
         self._time_s, self._points = scores.time_s, scores.points
         self.fit = Fit(names, self.parameters, self._configs, scores, spread)
         self.num_legal = int(scores.runs.sum())
-        if not self.num_legal or not (scores.known.any() or self.fit.spread):
-            why = self._verdict_of(self._configs[0]).text if self._configs else "its restrictions allow nothing"
+        if not self.num_legal or not (scores.judged.any() or self.fit.spread):
+            why = self._verdict_of(self._configs[0]).text if self._configs else "the restrictions exclude all"
             raise SpaceError(
-                f"none of {self.num_configs} configurations can run {workload.describe()} on {hardware.name}; "
-                f"the first one: {why}"
+                f"none of the {self.num_configs} configurations can run {workload.describe()} on {hardware.name}; "
+                f"reason for the first one: {why}"
             )
-        self._time_s = np.where(scores.known, scores.time_s, np.inf)
-        self._order = self._chosen(scores.runs, scores.known).tolist()
-        self._places = {self._configs[at]: place for place, at in enumerate(self._order, 1)}
+        self._time_s = np.where(scores.judged, scores.time_s, np.inf)
+        self._order = self._choose_rows(scores.runs, scores.judged).tolist()
+        self._rank_of = {self._configs[at]: place for place, at in enumerate(self._order, 1)}
         if len(self) < self.num_legal:
             self.fit.warn(len(self), self.num_configs)
 
-    def _chosen(self, runs: NDArray[np.bool_], known: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Return the rows that are kept, in predicted order."""
+    def _choose_rows(self, runs: NDArray[np.bool_], judged: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the row numbers of the kept configurations, in predicted order."""
         order = np.lexsort((np.arange(self.num_configs), self._time_s))
         if not self.fit.spread:
-            return order[: kept_count(self.keep, int(known.sum()))]
+            return order[: kept_count(self.keep, int(judged.sum()))]
         rows = np.flatnonzero(runs)
         coordinates = np.column_stack(
             [value_places([self._configs[row][at] for row in rows]) for at in range(len(self.parameters))]
@@ -192,8 +194,8 @@ class PrunedSpace:
         count = kept_count(self.keep, len(rows))
         kept = np.zeros(self.num_configs, dtype=bool)
         kept[rows[portfolio(self._time_s[rows], coordinates, count, self.fit.spread)]] = True
-        found: NDArray[np.int64] = order[kept[order]]
-        return found
+        chosen: NDArray[np.int64] = order[kept[order]]
+        return chosen
 
     def __repr__(self) -> str:
         spread = f", {self.fit.spread:.0%} of the choice spread: {self.fit.describe()}" if self.fit.spread else ""
@@ -203,11 +205,11 @@ class PrunedSpace:
         return len(self._order)
 
     def __deepcopy__(self, memo: dict[int, object]) -> PrunedSpace:
-        return self  # Kernel Tuner copies restrictions deeply; this one never changes
+        return self  # Kernel Tuner makes deep copies of restrictions, and this object never changes
 
     @property
     def parameters(self) -> tuple[str, ...]:
-        """Names of the tunable parameters."""
+        """The names of the tunable parameters."""
         return tuple(self.tune_params)
 
     @property
@@ -217,23 +219,23 @@ class PrunedSpace:
 
     @property
     def predicted_s(self) -> Floats:
-        """Predicted seconds of `configs`, (num_kept,) float64."""
+        """The predicted seconds of `configs`, (num_kept,) float64."""
         return self._time_s[self._order]
 
     @property
     def start(self) -> list[Value]:
-        """The best configuration's values: ``strategy_options={"x0": ...}``."""
+        """The values of the best configuration, for ``strategy_options={"x0": ...}``."""
         return list(self._configs[self._order[0]])
 
     def population(self, count: int) -> list[list[Value]]:
-        """Return the values of `count` good configurations that differ, best first; fewer where fewer are kept.
+        """Return the values of up to `count` different good configurations, best first.
 
-        Those that are tiled alike take turns: first one of each tile, then a second one of each, and so on.
+        Configurations with equal tiles take turns: first one of each tile, then a second one of each, and so on.
         """
         seen: dict[bytes, int] = {}
         turns: list[int] = []
-        for at in self._order:
-            tile = self._points[at].tobytes()
+        for row in self._order:
+            tile = self._points[row].tobytes()
             turns.append(seen.get(tile, 0))
             seen[tile] = turns[-1] + 1
         chosen = np.argsort(turns, kind="stable")[:count].tolist()
@@ -241,26 +243,26 @@ class PrunedSpace:
 
     @cached_property
     def kept_params(self) -> dict[str, list[Value]]:
-        """`tune_params` without the values that no kept configuration has: Kernel Tuner lists spaces sooner."""
+        """`tune_params` without unused values, so that Kernel Tuner lists the space faster."""
         return {
             name: [value for value in values if any(self._configs[row][at] == value for row in self._order)]
             for at, (name, values) in enumerate(self.tune_params.items())
         }
 
     def keeps(self, *values: Value, **config: Value) -> bool:
-        """Return whether a configuration is kept: as one mapping, as values in order, or by name.
+        """Return whether a configuration is kept.
 
-        Kernel Tuner calls restrictions in all three ways.
+        Kernel Tuner passes a configuration as one mapping, as values in order, or as keyword arguments.
         """
-        return self._key(values, config) in self._places
+        return self._key(values, config) in self._rank_of
 
     def explain(self, *values: Value, **config: Value) -> Verdict:
-        """Return why a configuration is kept or not, given as in `keeps`.
+        """Return why a configuration is kept or left out; it is given as in `keeps`.
 
         Raises
         ------
         SpaceError
-            It does not name every parameter.
+            The configuration lacks a parameter.
         """
         return self._verdict_of(self._key(values, config))
 
@@ -283,37 +285,37 @@ class PrunedSpace:
         time_s, code = float(scores.time_s[0]), int(scores.rule[0])
         kept = self._order
         best_s, cut_s = (float(self._time_s[kept[at]]) for at in (0, -1)) if kept else (math.nan, math.nan)
-        place = self._places.get(key)
+        rank = self._rank_of.get(key)
         rule, limit, part = "", None, ""
         if code == MISFIT:
-            rule, said = "values", _UNFIT
+            rule, reason = "values", _UNFIT
         else:
             prediction, rules = self._scorer.prediction(scores.points[0])
             part = prediction.bound_by
-            said = f"predicted {time_s * 1e3:.4g} ms, {time_s / best_s:.3g} times the best, bound by {part}"
+            reason = f"predicted {time_s * 1e3:.4g} ms, {time_s / best_s:.3g} times the best time, bound by {part}"
             if code:
                 broken = rules[code - 1]
-                rule, limit, said = broken.id, broken.limit, broken.broken_text(None)
+                rule, limit, reason = broken.id, broken.limit, broken.broken_text(None)
         if rule:
-            text = f"{_UNJUDGED if place else 'left out'}: {said}"
-        elif place is not None:
-            text = f"kept: place {place} of {len(self)}, {said}"
+            text = f"{_UNJUDGED if rank else 'left out'}: {reason}"
+        elif rank is not None:
+            text = f"kept: number {rank} of {len(self)}, {reason}"
         elif time_s > cut_s:
-            text = f"left out: {said}; {time_s / cut_s:.3g} times the last one kept"
+            text = f"left out: {reason}; {time_s / cut_s:.3g} times the time of the last one kept"
         elif self.fit.spread:
-            text = f"left out: {said}; not drawn: {self.fit.spread:.0%} of the choice is spread over all configurations"
+            text = f"left out: {reason}; {self.fit.spread:.0%} of the selection is drawn from all configurations"
         else:
-            text = f"left out: {said}; the restrictions exclude it, or it comes behind its equals"
-        return Verdict(place is not None, place, rule, None, limit, time_s, best_s, cut_s, time_s / cut_s, part, text)
+            text = f"left out: {reason}; the restrictions exclude it, or others of the same time were kept before it"
+        return Verdict(rank is not None, rank, rule, None, limit, time_s, best_s, cut_s, time_s / cut_s, part, text)
 
 
-def _unlimited(hardware: GpuSpec) -> GpuSpec:
-    """Return the hardware as kernels see it that name their group size: all registers are theirs.
+def _lift_register_limit(hardware: GpuSpec) -> GpuSpec:
+    """Return the hardware without the compiler's limit of registers, for kernels that declare their block size.
 
-    ``compiler.registers_per_thread`` describes TVM's code generator, which leaves an MI50's threads 64 registers.
+    ``compiler.registers_per_thread`` describes TVM's code generator, which gives the threads of an MI50 64 registers.
     """
-    own = msgspec.structs.replace(hardware.compiler, registers_per_thread=hardware.registers.per_thread)
-    return msgspec.structs.replace(hardware, compiler=own)
+    compiler = msgspec.structs.replace(hardware.compiler, registers_per_thread=hardware.registers.per_thread)
+    return msgspec.structs.replace(hardware, compiler=compiler)
 
 
 def _correction(correction: str | Path, hardware: GpuSpec, names: Names) -> SavedCorrection | None:
@@ -324,13 +326,13 @@ def _correction(correction: str | Path, hardware: GpuSpec, names: Names) -> Save
     return shipped_correction(hardware, _KERNELS) if names is CLBLAST else None
 
 
-def _listed(tune_params: TuneParams, restrictions: object, hardware: GpuSpec) -> list[Values]:
-    """Return the configurations that the kernel's own restrictions allow, as Kernel Tuner lists them."""
+def _list_configurations(tune_params: TuneParams, restrictions: object, hardware: GpuSpec) -> list[Values]:
+    """Return the configurations that the kernel's own restrictions allow, in Kernel Tuner's order."""
     if not tune_params or not all(tune_params.values()):
-        raise SpaceError("tune_params is empty, or a parameter has no value; give what tune_kernel gets")
+        raise SpaceError("tune_params is empty, or a parameter has no value; give the argument of tune_kernel")
     searchspace = import_kernel_tuner(".searchspace").Searchspace
     try:
-        found = searchspace(dict(tune_params), restrictions, hardware.compute.max_threads_per_block)
-    except (ValueError, TypeError, NameError, SyntaxError) as error:  # also how its solver says that nothing is left
-        raise SpaceError(f"restrictions: Kernel Tuner lists no configuration with them ({error})") from None
-    return [tuple(config) for config in (found.sorted_list() if found.size else ())]
+        space = searchspace(dict(tune_params), restrictions, hardware.compute.max_threads_per_block)
+    except (ValueError, TypeError, NameError, SyntaxError) as error:  # ValueError: none is left
+        raise SpaceError(f"restrictions: Kernel Tuner finds no configuration that they allow ({error})") from None
+    return [tuple(config) for config in (space.sorted_list() if space.size else ())]

@@ -1,4 +1,4 @@
-"""Strategies for Kernel Tuner that know the predicted order of a pruned space."""
+"""Strategies for Kernel Tuner that use the predicted order of a pruned space."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from anatune.arguments import shown
 from anatune.errors import SpaceError
 
 _PATIENCE = 50
-"""Requests for known configurations, over those there are, after which a search has seen what it can reach."""
+"""The number of repeated requests, over the size of the space, after which a search ends."""
 
 
 Results: TypeAlias = list[dict[str, Value]]
-"""What ``tune_kernel`` returns: configurations with their times."""
+"""The result of ``tune_kernel``: configurations with their times."""
 
 
 class _Options(Protocol):
-    """Kernel Tuner's options of one search, as far as they are read here."""
+    """The part of Kernel Tuner's options of a search that is read here."""
 
     strategy_options: dict[str, object]
 
 
 class _Searchspace(Protocol):
-    """Kernel Tuner's space, as far as it is used here."""
+    """The methods of Kernel Tuner's space that are used here."""
 
     size: int
 
@@ -35,13 +35,13 @@ class _Searchspace(Protocol):
 
 
 class _Runner(Protocol):
-    """Kernel Tuner's runner, as far as it is used here."""
+    """The method of Kernel Tuner's runner that is used here."""
 
     def run(self, parameter_space: list[list[Value]], tuning_options: _Options) -> Results: ...
 
 
 class Ordered:
-    """A strategy for ``tune_kernel(strategy=...)``: the kept configurations one after the other, best first.
+    """A strategy for ``tune_kernel(strategy=...)`` that runs the kept configurations in predicted order.
 
     Its only options are ``max_fevals`` and ``time_limit``.
 
@@ -54,7 +54,7 @@ class Ordered:
         self.space = space
 
     def tune(self, searchspace: _Searchspace, runner: _Runner, tuning_options: _Options) -> Results:
-        """Search; what Kernel Tuner calls."""
+        """Run the search; Kernel Tuner calls this."""
         common = import_kernel_tuner(".strategies.common")
         stop = import_kernel_tuner(".util").StopCriterionReached
         common.get_options(tuning_options.strategy_options, {}, unsupported=["x0"])
@@ -65,102 +65,100 @@ class Ordered:
                     cost(list(config.values()), check_restrictions=False)
         except stop:
             pass
-        found: Results = cost.results
-        return found
+        results: Results = cost.results
+        return results
 
 
 class Within:
-    """A strategy for ``tune_kernel(strategy=...)``: one of Kernel Tuner's, at home in a pruned space.
+    """A strategy for ``tune_kernel(strategy=...)``: one of Kernel Tuner's own, adapted to a pruned space.
 
-    Where the strategy would draw its first configurations at random (a starting point, a population, a whole sample),
-    it gets those of `PrunedSpace.population`; later draws are random again. Kernel Tuner's strategies expect every
-    configuration to have neighbours, and always another one to try: one without gets any other as its neighbour, and
-    a search that asks for nothing new any more ends.
+    If the strategy draws its first configurations at random (a starting point, a population, a whole sample), it gets
+    those of `PrunedSpace.population` instead. Later draws are random. Kernel Tuner's strategies expect that every
+    configuration has neighbours and that there is always another one to try. In a pruned space, a configuration without
+    neighbours gets a random one as its neighbour, and a search that repeats itself for long ends.
 
     Parameters
     ----------
     space : PrunedSpace
     strategy : str
-        A strategy's name in Kernel Tuner: "genetic_algorithm", "greedy_ils", "pso", ...
+        The name of a strategy in Kernel Tuner: "genetic_algorithm", "greedy_ils", "pso", ...
     best_first : bool
-        Whether to begin with the best predicted, else at random.
+        Whether to begin with the best predicted configurations instead of random ones.
 
     Raises
     ------
     SpaceError
         Kernel Tuner has no such strategy.
     MissingDependencyError
-        It is not installed.
+        Kernel Tuner is not installed.
     """
 
     def __init__(self, space: PrunedSpace, strategy: str, *, best_first: bool = True) -> None:
-        known = import_kernel_tuner(".interface").strategy_map
-        if strategy not in known:
-            raise SpaceError(
-                f"strategy {shown(strategy)} is unknown to Kernel Tuner, expected one of {', '.join(known)}"
-            )
+        names = import_kernel_tuner(".interface").strategy_map
+        if strategy not in names:
+            raise SpaceError(f"strategy {shown(strategy)} is not in Kernel Tuner, expected one of {', '.join(names)}")
         self.space, self.strategy, self.best_first = space, strategy, best_first
 
     def tune(self, searchspace: _Searchspace, runner: _Runner, tuning_options: _Options) -> Results:
-        """Search; what Kernel Tuner calls."""
+        """Run the search; Kernel Tuner calls this."""
         strategy = import_kernel_tuner(".interface").strategy_map[self.strategy]
-        mended = {
-            (searchspace, "get_random_sample"): self._sample(searchspace),
-            (searchspace, "get_random_neighbor"): _neighbour(searchspace),
-            (runner, "run"): _ending(runner, searchspace.size),
+        replacements = {
+            (searchspace, "get_random_sample"): self._make_sample(searchspace),
+            (searchspace, "get_random_neighbor"): _make_neighbour(searchspace),
+            (runner, "run"): _stop_when_stale(runner, searchspace.size),
         }
-        for (owner, name), method in mended.items():
+        for (owner, name), method in replacements.items():
             setattr(owner, name, method)
         try:
-            found: Results = strategy.tune(searchspace, runner, tuning_options)
+            results: Results = strategy.tune(searchspace, runner, tuning_options)
         finally:
-            for owner, name in mended:
+            for owner, name in replacements:
                 delattr(owner, name)
-        return found
+        return results
 
-    def _sample(self, searchspace: _Searchspace) -> Callable[[int], list[Values]]:
+    def _make_sample(self, searchspace: _Searchspace) -> Callable[[int], list[Values]]:
         allowed, draw = searchspace.is_param_config_valid, searchspace.get_random_sample
         best = [tuple(values) for values in self.space.population(len(self.space)) if allowed(tuple(values))]
         fresh = {"one", "population"} if self.best_first and best else set()
 
         def sample(count: int) -> list[Values]:
-            kind = "one" if count == 1 else "population"
-            if kind not in fresh:
+            purpose = "one" if count == 1 else "population"
+            if purpose not in fresh:
                 return list(draw(count))
-            fresh.discard(kind)
+            fresh.discard(purpose)
             chosen = best[:count]
-            known = set(chosen)
+            chosen_set = set(chosen)
             others = draw(searchspace.size) if len(chosen) < count else []
-            return chosen + [other for other in others if other not in known][: count - len(chosen)]
+            return chosen + [other for other in others if other not in chosen_set][: count - len(chosen)]
 
         return sample
 
 
-def _neighbour(searchspace: _Searchspace) -> Callable[..., Values | None]:
-    """Return a draw of a neighbour that finds one for lonely configurations, too."""
+def _make_neighbour(searchspace: _Searchspace) -> Callable[..., Values | None]:
+    """Return a function that draws a neighbour, also for configurations without neighbours."""
     draw, any_of = searchspace.get_random_neighbor, searchspace.get_random_sample
 
-    def neighbour(config: Values, neighbor_method: str | None = None, **options: Value) -> Values | None:
-        found = draw(config, neighbor_method=neighbor_method, **options)
-        # repair() asks for wider neighbourhoods before it gives up: only the widest is the last word
-        return found if found is not None or neighbor_method != "Hamming" else any_of(1)[0]
+    def draw_neighbour(config: Values, neighbor_method: str | None = None, **options: Value) -> Values | None:
+        neighbour_config = draw(config, neighbor_method=neighbor_method, **options)
+        # repair() tries wider and wider neighbourhoods, and Hamming is the widest
+        return neighbour_config if neighbour_config is not None or neighbor_method != "Hamming" else any_of(1)[0]
 
-    return neighbour
+    return draw_neighbour
 
 
-def _ending(runner: _Runner, size: int) -> Callable[..., Results]:
-    """Return the runner's method, which ends a search that has asked for nothing new for long."""
+def _stop_when_stale(runner: _Runner, size: int) -> Callable[..., Results]:
+    """Return a replacement for the runner's method that ends a search which only repeats configurations."""
     run, seen = runner.run, set()
     stop = import_kernel_tuner(".util").StopCriterionReached
-    old = 0
+    repeats = 0
 
-    def ending(parameter_space: Iterable[Sequence[Value]], tuning_options: _Options) -> Results:
-        nonlocal old
+    def run_or_stop(parameter_space: Iterable[Sequence[Value]], tuning_options: _Options) -> Results:
+        nonlocal repeats
         configs = [tuple(config) for config in parameter_space]
-        old = 0 if any(config not in seen for config in configs) else old + len(configs)
+        repeats = 0 if any(config not in seen for config in configs) else repeats + len(configs)
         seen.update(configs)
-        if old > _PATIENCE * size:
-            raise stop(f"nothing new in {old} requests")
+        if repeats > _PATIENCE * size:
+            raise stop(f"no new configuration in the last {repeats} requests")
         return run([list(config) for config in configs], tuning_options)
 
-    return ending
+    return run_or_stop

@@ -1,8 +1,8 @@
 """Logs of other tuners as trials: AutoTVM, Ansor, MetaSchedule, Kernel Tuner (CLBlast's GEMM).
 
-A file a tuner; `reading` puts them together. `devices` decides which spec a log's device is, `parts` what its shapes
-say about the workload. What the templates cannot express is counted by reason, never guessed. Failed
-measurements become trials with an outcome and no time: the times that these tools write for failures (1e9, 1e10, 1e20)
+There is a module for each tuner, and `reading` joins them. `devices` finds the spec of a log's device, and `parts` the
+workload that fits its shapes. Entries that the templates cannot express are counted by reason and never guessed. Failed
+measurements become trials with an outcome but no time: the times that these tuners write for failures (1e9, 1e10, 1e20)
 are not times.
 """
 
@@ -11,7 +11,7 @@ from __future__ import annotations
 from anatune.adapters.logs.files import FORMATS, format_of
 from anatune.adapters.logs.kernel_tuner import KernelTunerLog, read_kernel_tuner
 from anatune.adapters.logs.metaschedule import FunctionReader
-from anatune.adapters.logs.parts import Foreign, ForeignTrial, measured
+from anatune.adapters.logs.parts import Foreign, ForeignTrial, read_times
 from anatune.adapters.logs.reading import read_foreign
 
 __all__ = [
@@ -21,7 +21,7 @@ __all__ = [
     "FunctionReader",
     "KernelTunerLog",
     "format_of",
-    "measured",
     "read_foreign",
     "read_kernel_tuner",
+    "read_times",
 ]

@@ -1,12 +1,12 @@
-"""AutoTVM's logs, TopHub's among them: one line of JSON a measurement, in the form of 2018 ("i") or of 2020 ("input").
+"""AutoTVM's logs (also TopHub's): one JSON line for each measurement, in the form of 2018 ("i") or of 2020 ("input").
 
-A line names the device (a TVM target), the workload (the task's arguments; until 2020 beside them the workload in one
-form for all tasks) and the knobs of one of topi's templates.
+A line has the device (a TVM target), the workload (the task's arguments; until 2020 also the workload in a form common
+to all tasks), and the knobs of one of topi's templates.
 
-Until August 2019 conv2d_nchw.cuda applied tile_ry to the window's columns and tile_rx to its rows. TopHub then
-exchanged the two names in its files, other logs did not. Which of the two a file is shows in its windows that are not
-square; where it has none, lines of that time that the order matters to are left out.
-Facts: apache/tvm, python/tvm/autotvm/record.py, topi/{cuda,gpu,x86,arm_cpu}, issue 3648; logs of tlc-pack/tophub.
+Until August 2019, conv2d_nchw.cuda applied tile_ry to the window's columns and tile_rx to its rows. TopHub then
+exchanged the two names in its files, other logs did not. Windows that are not square show which order a file has. In a
+file without such windows, lines of that time are left out if the order matters.
+Source: apache/tvm, python/tvm/autotvm/record.py, topi/{cuda,gpu,x86,arm_cpu}, issue 3648; logs of tlc-pack/tophub.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import NamedTuple
 from anatune.adapters.logs import autotvm_cpu, autotvm_gpu
 from anatune.adapters.logs.autotvm_gpu import Knobs
 from anatune.adapters.logs.devices import DeviceStatement, parse_target
-from anatune.adapters.logs.parts import Line, Shape, tvm_measured
+from anatune.adapters.logs.parts import LogEntry, Shape, read_tvm_result
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -29,12 +29,12 @@ from anatune.errors import WorkloadError
 from anatune.records.traces import Json, UnfitError
 
 _DIRECT = "conv2d_nchw.cuda"
-_MENDED = 1565000000.0
-"""Time (s since 1970) from which window factors are applied to the axes they name: August 2019."""
+_FIXED_SINCE = 1565000000.0
+"""The time (s since 1970) from which window factors are applied to the axes in their names: August 2019."""
 
 
-class _Task(NamedTuple):
-    """What a line says besides its target and times."""
+class _LoggedTask(NamedTuple):
+    """The content of a line without target and times."""
 
     name: str
     arguments: Sequence[Json]
@@ -42,7 +42,7 @@ class _Task(NamedTuple):
 
 
 class _Template(NamedTuple):
-    """One of topi's templates: what its arguments mean, and what its knobs do."""
+    """One of topi's templates: functions that read its workload and its schedule."""
 
     workload: Callable[[Sequence[Json]], Workload]
     schedule: Callable[[Workload, HardwareSpec, Knobs], Schedule]
@@ -54,51 +54,51 @@ class AutoTvmReader:
     Parameters
     ----------
     entries : iterable
-        All of it, for what only the whole says.
+        All entries of the log, which decide the order of window factors.
     """
 
     def __init__(self, entries: Iterable[Json]) -> None:
-        self._crosswise = _crosswise(entries)
+        self._has_exchanged_names = _has_exchanged_names(entries)
 
     def device_of(self, entry: Json) -> DeviceStatement:
-        """Return what a line says about the device."""
+        """Return the device that a line states."""
         return parse_target(_input(entry)[0])
 
-    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> Line:
-        """Read a line.
+    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> LogEntry:
+        """Read the schedule and measurement of a line.
 
         Parameters
         ----------
         workload : Workload, optional
-            What the user says it is of.
+            The workload that the user expects.
 
         Raises
         ------
         UnfitError
-            Its template is not read, its schedule is none of anatune's, or it is of another workload.
+            The template is not supported, anatune cannot express the schedule, or it belongs to another workload.
         """
         task = _task(entry)
         template = _TEMPLATES.get(task.name)
         if template is None:
-            raise UnfitError(f"template {task.name} {_UNREAD.get(task.name, 'is not read')}"[:160])
+            raise UnfitError(f"template {task.name} {_UNSUPPORTED.get(task.name, 'is not supported')}"[:160])
         try:
             tuned = template.workload(task.arguments)
         except WorkloadError as error:
-            raise UnfitError(f"no workload: {error}"[:200]) from None
+            raise UnfitError(f"anatune has no such workload: {error}"[:200]) from None
         if workload is not None and workload != tuned:
             raise UnfitError(f"another workload: {workload_to_text(tuned)}")
         knobs = self._windows(task.knobs, _result(entry)) if task.name == _DIRECT else task.knobs
-        return Line(template.schedule(tuned, hardware, knobs), tvm_measured(_result(entry)))
+        return LogEntry(template.schedule(tuned, hardware, knobs), read_tvm_result(_result(entry)))
 
     def _windows(self, knobs: dict[str, Json], result: Sequence[Json]) -> dict[str, Json]:
-        """Return knobs with the window's factors under the names of the axes that they were applied to."""
+        """Return knobs in which the window's factors have the names of the axes that they were applied to."""
         ry, rx = knobs["tile_ry"], knobs["tile_rx"]
-        if float(result[3]) >= _MENDED or ry[1:] == rx[1:] or self._crosswise is False:
+        if float(result[3]) >= _FIXED_SINCE or ry[1:] == rx[1:] or self._has_exchanged_names is False:
             return knobs
-        if self._crosswise is None:
+        if self._has_exchanged_names is None:
             raise UnfitError(
-                "a window's factors of before August 2019, when topi applied them crosswise: whether the log exchanged "
-                "them since cannot be told (TVM issue 3648)"
+                "window factors from before August 2019, when topi exchanged those of rows and columns; the log does "
+                "not show whether it corrected them (TVM issue 3648)"
             )
         return {**knobs, "tile_ry": rx, "tile_rx": ry}
 
@@ -111,35 +111,35 @@ def _result(entry: Json) -> Json:
     return entry["result" if "result" in entry else "r"]
 
 
-def _task(entry: Json) -> _Task:
+def _task(entry: Json) -> _LoggedTask:
     if "input" in entry:
-        return _Task(str(entry["input"][1]), entry["input"][2], _knobs(entry["config"]["entity"]))
+        return _LoggedTask(str(entry["input"][1]), entry["input"][2], _knobs(entry["config"]["entity"]))
     target, name, arguments, _, workload, config = entry["i"]
     knobs = _knobs(config["e"])
-    if isinstance(workload, list) and workload:  # a task's arguments are its own business, the workload is not
+    if isinstance(workload, list) and workload:  # arguments differ between tasks, the workload has one form
         arguments = [_argument(argument) for argument in workload[1:]]
-    return _Task(_modern_name(str(name), str(config.get("t", "")), str(target), knobs), arguments, knobs)
+    return _LoggedTask(_modern_name(str(name), str(config.get("t", "")), str(target), knobs), arguments, knobs)
 
 
 def _argument(argument: Json) -> Json:
-    """Return an argument of a workload as tasks have it: a tensor is its shape with the dtype behind it."""
+    """Convert an argument of a workload to the form in tasks; a tensor is its shape followed by the dtype."""
     is_tensor = isinstance(argument, list) and len(argument) > 1 and isinstance(argument[-1], str)
     return ["TENSOR", argument[:-1], argument[-1]] if is_tensor else argument
 
 
-def _crosswise(entries: Iterable[Json]) -> bool | None:
-    """Return whether window factors of before August 2019 are under the other axis's name, None if nothing tells."""
+def _has_exchanged_names(entries: Iterable[Json]) -> bool | None:
+    """Return whether window factors from before August 2019 have exchanged names, or None if it cannot be seen."""
     crosswise = set()
     for entry in entries:
         try:
             task = _task(entry)
-            if task.name == _DIRECT and float(_result(entry)[3]) < _MENDED:
+            if task.name == _DIRECT and float(_result(entry)[3]) < _FIXED_SINCE:
                 window = _tensor(task.arguments[1])[0][2:]
                 factors = tuple(math.prod(task.knobs[name]) for name in ("tile_ry", "tile_rx"))
                 if window[0] != window[1] and factors in (window, window[::-1]):
                     crosswise.add(factors == window)
         except (KeyError, IndexError, TypeError, ValueError):
-            continue  # counted where it is read
+            continue  # read_line counts it
     return crosswise.pop() if len(crosswise) == 1 else None
 
 
@@ -148,7 +148,7 @@ def _knobs(entity: Sequence[Json]) -> dict[str, Json]:
 
 
 def _modern_name(name: str, template: str, target: str, knobs: Knobs) -> str:
-    """Return what a task of 2018 is called since 2019: an operator and a template then, a template for a device now."""
+    """Return the name since 2019 (template and device) of a task of 2018 (operator and template)."""
     is_arm, is_cpu = "arm_cpu" in target, target.startswith("llvm")
     device = "arm_cpu" if is_arm else "x86" if is_cpu else "mali" if "mali" in target else "cuda"
     if name == "topi_nn_conv2d" and template in ("direct", "winograd"):
@@ -157,13 +157,13 @@ def _modern_name(name: str, template: str, target: str, knobs: Knobs) -> str:
         return {"cuda": "conv2d_nchw.cuda", "x86": "conv2d_NCHWc.x86"}.get(device, f"conv2d_nchw_spatial_pack.{device}")
     if name == "topi_nn_dense" and device == "cuda":
         return "dense_large_batch.gpu" if "tile_y" in knobs else "dense_small_batch.gpu"
-    known = {
+    modern_names = {
         "topi_nn_depthwise_conv2d_nchw": f"depthwise_conv2d_nchw.{device}",
         "topi_nn_batch_matmul": f"batch_matmul.{device}",
         "topi_x86_conv2d": "conv2d_NCHWc.x86",
         "topi_x86_conv2d_NCHWc": "conv2d_NCHWc.x86",
     }
-    return known.get(name, f"{name} ({template})") if template in ("direct", "") else f"{name} ({template})"
+    return modern_names.get(name, f"{name} ({template})") if template in ("direct", "") else f"{name} ({template})"
 
 
 # ---- arguments ------------------------------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def _pair(value: Json) -> tuple[int, int]:
 
 
 def _windows(arguments: Sequence[Json]) -> tuple[tuple[int, int], tuple[int, ...], tuple[int, int]]:
-    """Return stride, padding and dilation (missing in the oldest logs), which precede layouts and dtypes."""
+    """Return stride, padding and dilation, which precede layouts and dtypes; the oldest logs have no dilation."""
     numbers: list[Json] = []
     for argument in arguments:
         if isinstance(argument, str):
@@ -199,24 +199,24 @@ def _operands(arguments: Sequence[Json]) -> tuple[Shape, Shape, str]:
     Raises
     ------
     UnfitError
-        Sums are kept in another dtype than the operands', or operands differ.
+        The dtype of sums is not that of the operands, or the operands differ.
     """
     (left, dtype), (right, other) = _tensor(arguments[0]), _tensor(arguments[1])
     rest = [argument for argument in arguments[2:] if isinstance(argument, str)]
     words = [argument for argument in rest if argument.rstrip("0123456789") in ("float", "int", "uint")]
     if dtype != other or any(word != ("int32" if dtype == "int8" else dtype) for word in words):
-        raise UnfitError(f"operands of {dtype} and {other}, result of {', '.join(words) or 'the same'}")
+        raise UnfitError(f"the operands are {dtype} and {other}, the result is {', '.join(words) or 'the same'}")
     return left, right, dtype
 
 
 def _conv2d(arguments: Sequence[Json]) -> Workload:
     data, weight, dtype = _operands(arguments)
-    if len(data) == 5 and len(weight) == 6:  # blocked by AlterOpLayout before the task was extracted
+    if len(data) == 5 and len(weight) == 6:  # AlterOpLayout blocked them before the task was extracted
         data = (data[0], data[1] * data[4], *data[2:4])
         weight = (weight[0] * weight[5], weight[1] * weight[4], *weight[2:4])
     (n, c, h, w), (k, channels, r, s) = data, weight
     if channels != c:
-        raise UnfitError("a grouped convolution in a template of dense ones")
+        raise UnfitError("it is a grouped convolution in a template for dense convolutions")
     return conv2d(n, c, h, w, k, r, s, *_windows(arguments[2:]), dtype=dtype)
 
 
@@ -240,28 +240,28 @@ def _batch_matmul(arguments: Sequence[Json]) -> Workload:
     flags = [argument for argument in arguments[2:] if isinstance(argument, bool | int)]
     flip_a, flip_b = (bool(flag) for flag in flags) if len(flags) == 2 else (False, True)
     if batch != other_batch:
-        raise UnfitError("a batch that one operand lacks")
+        raise UnfitError("only one operand has a batch")
     (m, k), n = left[::-1] if flip_a else left, right[0 if flip_b else 1]
     return batch_matmul(batch, m, n, k, dtype=dtype, transpose_a=flip_a, transpose_b=flip_b)
 
 
 _TEMPLATES = {
-    _DIRECT: _Template(_conv2d, autotvm_gpu.direct),
-    "depthwise_conv2d_nchw.cuda": _Template(_depthwise, autotvm_gpu.depthwise),
-    "dense_large_batch.gpu": _Template(_dense, autotvm_gpu.dense),
-    "dense_large_batch.cuda": _Template(_dense, autotvm_gpu.dense),
-    "batch_matmul.cuda": _Template(_batch_matmul, autotvm_gpu.products),
-    "dense_pack.x86": _Template(_dense, autotvm_cpu.dense_pack),
-    "conv2d_NCHWc.x86": _Template(_conv2d, autotvm_cpu.blocked),
-    "conv2d_nchw_spatial_pack.arm_cpu": _Template(_conv2d, autotvm_cpu.spatial_pack),
+    _DIRECT: _Template(_conv2d, autotvm_gpu.schedule_direct),
+    "depthwise_conv2d_nchw.cuda": _Template(_depthwise, autotvm_gpu.schedule_depthwise),
+    "dense_large_batch.gpu": _Template(_dense, autotvm_gpu.schedule_dense),
+    "dense_large_batch.cuda": _Template(_dense, autotvm_gpu.schedule_dense),
+    "batch_matmul.cuda": _Template(_batch_matmul, autotvm_gpu.schedule_batch_matmul),
+    "dense_pack.x86": _Template(_dense, autotvm_cpu.schedule_dense_pack),
+    "conv2d_NCHWc.x86": _Template(_conv2d, autotvm_cpu.schedule_blocked),
+    "conv2d_nchw_spatial_pack.arm_cpu": _Template(_conv2d, autotvm_cpu.schedule_spatial_pack),
 }
-_UNREAD = {
-    **{f"dense_small_batch.{device}": "splits the reduction over threads, which no template here does"
+_UNSUPPORTED = {
+    **{f"dense_small_batch.{device}": "splits the reduction over threads, which no template of anatune does"
        for device in ("gpu", "cuda")},
     **{f"conv2d_nchw_winograd.{device}": "is another algorithm (Winograd)" for device in ("cuda", "arm_cpu", "mali")},
-    "dense_nopack.x86": "makes vectors of the reduction, the CPU template of the result's columns",
-    "batch_matmul.x86": "makes vectors of the reduction, the CPU template of the result's columns",
-    "depthwise_conv2d_NCHWc.x86": "makes vectors of channels, the CPU template of columns",
-    "depthwise_conv2d_nchw.arm_cpu": "makes vectors of channels, the CPU template of columns",
+    "dense_nopack.x86": "vectorises the reduction, but the template cpu vectorises the result's columns",
+    "batch_matmul.x86": "vectorises the reduction, but the template cpu vectorises the result's columns",
+    "depthwise_conv2d_NCHWc.x86": "vectorises channels, but the template cpu vectorises columns",
+    "depthwise_conv2d_nchw.arm_cpu": "vectorises channels, but the template cpu vectorises columns",
 }  # fmt: skip
-"""Template -> why the templates of anatune cannot express its schedules."""
+"""The reasons why the templates of anatune cannot express the schedules of these templates of topi."""

@@ -1,9 +1,9 @@
-"""Knobs of topi's CPU templates as points of the CPU template, where it can say the same.
+"""Knobs of topi's CPU templates as points of the template `cpu`, as far as it can express them.
 
-It can where vectors run along the axis that the CPU template vectorises (columns of a product, output channels of a
-convolution), accumulators stay in registers over the whole reduction, and factors divide their extents. What it cannot
-say and what is taken as it is: in which order the reduction's loops run. Weights are packed before the run, as
-AutoTVM measures; conv2d_NCHWc also takes its data blocked, which counts as packed ahead.
+It can express a schedule if vectors run along the axis that the template `cpu` vectorises (columns of a product, output
+channels of a convolution), accumulators stay in registers over the whole reduction, and factors divide their extents.
+The order of the reduction's loops is ignored. Weights are packed before the run, as AutoTVM measures. conv2d_NCHWc also
+takes blocked data, which counts as packed in advance.
 Source: apache/tvm, python/tvm/topi: x86/{dense,conv2d_avx_common,conv2d_avx_1x1}.py, arm_cpu/conv2d_spatial_pack.py.
 """
 
@@ -23,33 +23,33 @@ from anatune.templates.cpu.space import CpuSpace
 
 
 @lru_cache(maxsize=64)
-def _made(workload: Workload, hardware: CpuSpec) -> CpuSpace:
+def _make_space(workload: Workload, hardware: CpuSpec) -> CpuSpace:
     return CpuSpace(workload, hardware, lambda points: np.ones(len(points), dtype=np.bool_))
 
 
-def _space(workload: Workload, hardware: HardwareSpec, axis: str) -> CpuSpace:
+def _space_along(workload: Workload, hardware: HardwareSpec, axis: str) -> CpuSpace:
     """Return the space of a workload whose vectors run along `axis`.
 
     Raises
     ------
     UnfitError
-        The device is a GPU, or the CPU template vectorises another axis.
+        The device is a GPU, or the template `cpu` vectorises another axis.
     """
     if hardware.kind != "cpu":
-        raise UnfitError(f"a CPU schedule, but {hardware.name} is a GPU")
-    space = _made(workload, hardware)
+        raise UnfitError(f"it is a CPU schedule, but {hardware.name} is a GPU")
+    space = _make_space(workload, hardware)
     if space.simd_axis != axis:
-        raise UnfitError(f"vectors run along {axis}, those of the CPU template along {space.simd_axis}")
+        raise UnfitError(f"it vectorises axis {axis}, but the template cpu vectorises {space.simd_axis}")
     return space
 
 
-def dense_pack(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
+def schedule_dense_pack(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
     """Return a schedule of dense_pack.x86."""
-    space, extents = _space(workload, hardware, "j"), workload.extents
+    space, extents = _space_along(workload, hardware, "j"), workload.extents
     rows, columns = split(knobs, "tile_y", extents["i"]), split(knobs, "tile_x", extents["j"])
     steps, unrolled = split(knobs, "tile_k", extents["k"])
     if "tile_inner" in knobs and 1 < int(knobs["tile_inner"][-1]) < rows[2]:
-        raise UnfitError("a register tile in two parts (tile_inner), of which accumulators leave the registers")
+        raise UnfitError("the register tile is split (tile_inner), so that accumulators do not stay in registers")
     tiles = {
         "i": (rows[0], 1, 1, rows[1], rows[2]), "j": (columns[0], 1, 1, columns[1], columns[2]),
         "k": (1, 1, steps, unrolled),
@@ -57,35 +57,35 @@ def dense_pack(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Sche
     return space.schedule(tiles, keep={"outer": "B", "l1": "A"}, parallel=rows[0] * columns[0] > 1)
 
 
-def blocked(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
-    """Return a schedule of conv2d_NCHWc.x86: images, blocks of channels and rows are spread over the cores."""
-    space, extents = _space(workload, hardware, "f"), workload.extents
+def schedule_blocked(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
+    """Return a schedule of conv2d_NCHWc.x86, which spreads images, blocks of channels and rows over the cores."""
+    space, extents = _space_along(workload, hardware, "f"), workload.extents
     if "tile_ic" in knobs:
         split(knobs, "tile_ic", extents["rc"])
     channels, columns = split(knobs, "tile_oc", extents["f"]), split(knobs, "tile_ow", extents["x"])
     rows = int(knobs.get("tile_oh", 1))
     if extents["y"] % rows:
-        raise UnfitError("rows in twos of an odd number")
+        raise UnfitError("tile_oh does not divide the number of rows")
     tiles = {
         "n": (extents["n"], 1, 1, 1, 1), "f": (channels[0], 1, 1, 1, channels[-1]),
         "y": (extents["y"] // rows, 1, 1, 1, rows), "x": (1, columns[0], 1, 1, columns[-1]),
         **_reduction(workload, {"rx"} if knobs.get("unroll_kw") else set()),
     }  # fmt: skip
     packed = space.packable
-    found = space.schedule(
+    schedule = space.schedule(
         tiles, keep={"outer": "weight"}, packed=packed, parallel=extents["n"] * channels[0] * tiles["y"][0] > 1
     )
-    return msgspec.structs.replace(found, options={**found.options, "packed_ahead": packed})
+    return msgspec.structs.replace(schedule, options={**schedule.options, "packed_ahead": packed})
 
 
-def spatial_pack(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
-    """Return a schedule of conv2d_nchw_spatial_pack.arm_cpu: blocks of channels are spread over the cores."""
+def schedule_spatial_pack(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
+    """Return a schedule of conv2d_nchw_spatial_pack.arm_cpu, which spreads blocks of channels over the cores."""
     order, notes = knobs["reorder_0"], knobs["ann_spatial"]
     if list(order[-3:]) != [7, 8, 9]:
-        raise UnfitError("vectors run along columns (reorder_0), those of the CPU template along output channels")
+        raise UnfitError("it vectorises columns (reorder_0), but the template cpu vectorises output channels")
     if notes[-1] != "vec":
-        raise UnfitError("no vectors (ann_spatial), which the CPU template always has")
-    space, extents = _space(workload, hardware, "f"), workload.extents
+        raise UnfitError("it is not vectorised (ann_spatial), but the template cpu always is")
+    space, extents = _space_along(workload, hardware, "f"), workload.extents
     channels = split(knobs, "tile_co", extents["f"])
     rows, columns = split(knobs, "tile_oh", extents["y"]), split(knobs, "tile_ow", extents["x"])
     unrolled = {axis for axis, note in zip(("ry", "rx"), knobs["ann_reduce"], strict=True) if note == "unroll"}
@@ -97,7 +97,7 @@ def spatial_pack(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Sc
 
 
 def _reduction(workload: Workload, unrolled: set[str]) -> dict[str, Factors]:
-    """Return the tiles of a convolution's reduction: all of it in registers' reach, some windows unrolled."""
+    """Return the tiles of a convolution's reduction, which is not split; some window axes are unrolled."""
     extents = workload.extents
     windows = {axis: (1, 1, extents[axis]) if axis in unrolled else (1, extents[axis], 1) for axis in ("ry", "rx")}
     return {"rc": (1, 1, extents["rc"], 1), **windows}

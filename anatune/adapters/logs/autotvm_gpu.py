@@ -1,7 +1,7 @@
-"""Knobs of topi's GPU templates as points of the templates for CUDA cores.
+"""Knobs of topi's GPU templates as points of the template `cuda`.
 
-All bind an image of the batch to a block. Factors that a template lacks are 1: of vthreads, of the two register tiles
-the one on whose side of the innermost reduction loop its register loops lie.
+All of topi's templates bind an image of the batch to a block. Factors that they do not have are 1: vthreads, and one of
+the two register tiles, depending on whether the register loops are inside or outside the innermost reduction loop.
 Source: apache/tvm, python/tvm/topi/cuda/{conv2d_direct,depthwise_conv2d,batch_matmul}.py and topi/gpu/dense.py.
 """
 
@@ -19,16 +19,16 @@ from anatune.records.traces import WRONG_TILES, Factors, Json, UnfitError
 _DOUBLE_BUFFERED = 2
 
 Knobs = Mapping[str, Json]
-"""Of one of topi's templates: name -> factors, a choice, a flag."""
+"""The knobs of one of topi's templates: name -> factors, a choice, or a flag."""
 
 
 def split(knobs: Knobs, name: str, extent: int) -> Factors:
-    """Return the factors of a knob; a first one of -1 is what remains.
+    """Return the factors of a knob; a first factor of -1 is computed from the extent.
 
     Raises
     ------
     UnfitError
-        They do not multiply to the extent.
+        The product of the factors is not the extent.
     """
     first, *rest = (int(factor) for factor in knobs[name])
     inner = math.prod(rest)
@@ -40,12 +40,12 @@ def split(knobs: Knobs, name: str, extent: int) -> Factors:
 
 
 def _window(knobs: Knobs, axis: str, extent: int) -> tuple[int, int]:
-    """Return the factors of a window's axis, of which topi applies the inner one: those of another axis may be there.
+    """Return the factors of a window's axis; topi applies only the inner one, the others may be those of another axis.
 
     Raises
     ------
     UnfitError
-        It does not divide the axis.
+        The inner factor does not divide the axis.
     """
     inner = min(int(knobs[f"tile_{axis}"][-1]), extent)
     if inner < 1 or extent % inner:
@@ -53,8 +53,8 @@ def _window(knobs: Knobs, axis: str, extent: int) -> tuple[int, int]:
     return extent // inner, inner
 
 
-def direct(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
-    """Return a schedule of conv2d_nchw.cuda: register loops inside all reduction loops."""
+def schedule_direct(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
+    """Return a schedule of conv2d_nchw.cuda, whose register loops are inside all reduction loops."""
     tiles: dict[str, Factors] = {"n": (workload.extents["n"], 1, 1, 1, 1)}
     for axis, extent in workload.extents.items():
         if axis in ("ry", "rx"):
@@ -65,11 +65,11 @@ def direct(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule
     return gpu_schedule(workload, hardware, tiles, knobs["auto_unroll_max_step"], {})
 
 
-def depthwise(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
-    """Return a schedule of depthwise_conv2d_nchw.cuda: the window is staged once, register loops lie around it."""
+def schedule_depthwise(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
+    """Return a schedule of depthwise_conv2d_nchw.cuda, which stages the window once, inside the register loops."""
     extents = workload.extents
     if extents["f"] > 1:
-        raise UnfitError("a depthwise convolution with several results a channel: its channels are two axes here")
+        raise UnfitError("a depthwise convolution with several results for each channel has another axis in anatune")
     tiles: dict[str, Factors] = {"n": (extents["n"], 1, 1, 1, 1), "f": (1, 1, 1, 1, 1)}
     channels = extents.get("g", 1)
     for axis, knob, extent in (("g", "f", channels), ("y", "y", extents["y"]), ("x", "x", extents["x"])):
@@ -78,8 +78,8 @@ def depthwise(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Sched
     return gpu_schedule(workload, hardware, tiles, knobs["auto_unroll_max_step"], {})
 
 
-def dense(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
-    """Return a schedule of dense_large_batch.gpu: both operands are staged through two buffers."""
+def schedule_dense(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
+    """Return a schedule of dense_large_batch.gpu, which has two stages for both operands."""
     extents = workload.extents
     tiles: dict[str, Factors] = {}
     for axis, knob in (("i", "tile_x"), ("j", "tile_y")):
@@ -89,7 +89,7 @@ def dense(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
     return gpu_schedule(workload, hardware, tiles, UNROLLED, {}, _DOUBLE_BUFFERED)
 
 
-def products(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
+def schedule_batch_matmul(workload: Workload, hardware: HardwareSpec, knobs: Knobs) -> Schedule:
     """Return a schedule of batch_matmul.cuda."""
     extents = workload.extents
     tiles: dict[str, Factors] = {"b": (extents["b"], 1, 1, 1, 1)}

@@ -1,10 +1,10 @@
-"""Which device a log is of: what it says, in a TVM target or a name, and which spec that is.
+"""The device of a log: the statement in the log (a TVM target or a name), and the spec that it means.
 
-What a log states is believed, checked against the device given, and never guessed.
+A statement is checked against the device that the user gives. A device is never guessed.
 
-A name means the spec that has it (as name, alias or product), unless it is also the beginning of other specs' names
-("v100": of the SXM2 and the PCIe card): then the device has to be given. An architecture narrows and never identifies,
-not even where only one spec has it.
+A name means the spec with this name, alias or product name. If other specs' names begin with it ("v100" for the SXM2
+and the PCIe card), the user has to give the device. An architecture excludes specs but never selects one, not even if
+only one spec has it.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ _KINDS = {
     "opencl": ("gpu", ""), "vulkan": ("gpu", ""), "metal": ("gpu", ""), "webgpu": ("gpu", ""), "llvm": ("cpu", ""),
     "c": ("cpu", ""),
 }  # fmt: skip
-"""Kind of a TVM target -> kind of device, vendor."""
+"""The kind of a TVM target -> kind of device, vendor."""
 _ARCH = re.compile(r"(sm_\d+[a-z]?|gfx[0-9a-f]{3,4})\b")
 _OTHER_GPUS = ("mali", "bifrost", "intel_graphics", "adreno")
-"""TVM's -device of GPUs of other vendors."""
+"""The values of TVM's -device for GPUs of other vendors."""
 _NAMELESS = ("", "unknown", "generic", "none", "null")
 
 
 class DeviceStatement(NamedTuple):
-    """What is said about a device; "" is not said.
+    """The statement of a log about its device; "" if something is not stated.
 
     Attributes
     ----------
     text : str
-        As the log has it.
+        The text in the log.
     kind : str
         "gpu", "cpu", or the kind of a target that is neither.
     vendor : str
-        "nvidia", "amd".
+        "nvidia" or "amd".
     name : str
-        A product's name; anything that people call it.
+        The name of the product, in any spelling.
     arch : str
-        Architecture of a GPU ("sm_86", "gfx906"), processor of a CPU as LLVM calls it ("skylake-avx512").
+        The architecture of a GPU ("sm_86", "gfx906"), or LLVM's name of a CPU's processor ("skylake-avx512").
     family : str
-        Instruction set of a CPU: "x86" or "arm".
+        The instruction set of a CPU: "x86" or "arm".
     """
 
     text: str
@@ -60,56 +60,70 @@ class DeviceStatement(NamedTuple):
 
 
 def parse_target(value: Json) -> DeviceStatement:
-    """Return what a TVM target says: "cuda -model=1080ti", "nvidia/geforce-rtx-3090", {"kind": "cuda", "arch": ..}.
+    """Read a TVM target: "cuda -model=1080ti", "nvidia/geforce-rtx-3090", or {"kind": "cuda", "arch": ..}.
 
     Raises
     ------
     ValueError
-        It is no target.
+        The value is not a target.
     """
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = msgspec.json.decode(value)
     if isinstance(value, dict):
-        given = {str(key): str(one) for key, one in value.items() if isinstance(one, str | int)}
-        shown = [f"-{key}={given[key]}" for key in ("tag", "arch", "mcpu", "model") if given.get(key)]
-        text = " ".join([given.get("kind", ""), *shown])
-        words = [given.get("kind", "")]
+        options = {str(key): str(one) for key, one in value.items() if isinstance(one, str | int)}
+        option_texts = [f"-{key}={options[key]}" for key in ("tag", "arch", "mcpu", "model") if options.get(key)]
+        text = " ".join([options.get("kind", ""), *option_texts])
+        words = [options.get("kind", "")]
     elif isinstance(value, str):
         text, words = value, value.split() or [""]
-        given = dict(word[1:].partition("=")[::2] for word in words[1:] if word.startswith("-"))
+        options = dict(word[1:].partition("=")[::2] for word in words[1:] if word.startswith("-"))
     else:
         raise ValueError("no target")
     first = words[0]
-    if "/" in first:  # a tag of TVM's: vendor/product
+    if "/" in first:  # one of TVM's tags: vendor/product
         return DeviceStatement(text, "", first.partition("/")[0], first.partition("/")[2])
     kind, vendor = _KINDS.get(first, (first, ""))
-    name = given.get("tag", "").partition("/")[2] or given.get("model", "")
-    arch = given.get("arch") or given.get("mcpu", "")
-    if found := _ARCH.match(name):  # TopHub: rocm -model=gfx906
-        name, arch = "", found[0]
-    if kind == "gpu" and not vendor and given.get("device") in _OTHER_GPUS:
-        vendor = given["device"]
-    triple = given.get("mtriple", "") or given.get("target", "")
+    name = options.get("tag", "").partition("/")[2] or options.get("model", "")
+    arch = options.get("arch") or options.get("mcpu", "")
+    if arch_match := _ARCH.match(name):  # TopHub: rocm -model=gfx906
+        name, arch = "", arch_match[0]
+    if kind == "gpu" and not vendor and options.get("device") in _OTHER_GPUS:
+        vendor = options["device"]
+    triple = options.get("mtriple", "") or options.get("target", "")
     family = ""
     if kind == "cpu":
-        is_arm = given.get("device") == "arm_cpu" or re.match(r"(arm|aarch64)", triple)
+        is_arm = options.get("device") == "arm_cpu" or re.match(r"(arm|aarch64)", triple)
         family = "arm" if is_arm else "x86" if triple.startswith("x86_64") else ""
     return DeviceStatement(text, kind, vendor, "" if name.lower() in _NAMELESS else name, arch, family)
 
 
 def device_name(name: Json) -> DeviceStatement | None:
-    """Return what a device's name as drivers give it says, None where there is none."""
+    """Read the name of a device as drivers report it; return None if there is none."""
     text = str(name or "").replace("_", " ").strip()
     if text.lower() in _NAMELESS:
         return None
-    if found := _ARCH.match(text):  # ROCm's OpenCL calls a device "gfx906:sramecc+:xnack-"
-        return DeviceStatement(text, "gpu", arch=found[0])
+    if arch_match := _ARCH.match(text):  # ROCm's OpenCL calls a device "gfx906:sramecc+:xnack-"
+        return DeviceStatement(text, "gpu", arch=arch_match[0])
     return DeviceStatement(text, name=text)
 
 
-NO_DEVICE = "the log does not say which device it was measured on: give it with --hw NAME"
-_MAKERS = {"nvidia", "amd", "ati", "intel", "geforce", "tesla", "quadro", "radeon", "instinct", "gpu", "cpu", "r", "tm"}
-"""Words of product names that say nothing more about a device."""
+NO_DEVICE = "the log does not say on which device it was measured; name the device with --hw NAME"
+_VENDOR_WORDS = {
+    "nvidia",
+    "amd",
+    "ati",
+    "intel",
+    "geforce",
+    "tesla",
+    "quadro",
+    "radeon",
+    "instinct",
+    "gpu",
+    "cpu",
+    "r",
+    "tm",
+}
+"""The words of product names that do not help to identify a device."""
 _X86_LEVELS = ("sse", "avx", "avx2", "avx512")
 _X86 = {
     "x86-64": "sse", "x86-64-v2": "sse", "nehalem": "sse", "westmere": "sse", "corei7": "sse", "sandybridge": "avx",
@@ -120,122 +134,122 @@ _X86 = {
     "tigerlake": "avx512", "sapphirerapids": "avx512", "emeraldrapids": "avx512", "graniterapids": "avx512",
     "x86-64-v4": "avx512", "knl": "avx512", "znver4": "avx512", "znver5": "avx512",
 }  # fmt: skip
-"""LLVM's processors -> widest vectors. Source: LLVM's X86.td (features of each processor)."""
+"""The widest vectors of LLVM's processors. Source: LLVM's X86.td (features of each processor)."""
 _ARM = re.compile(r"(cortex|neoverse|apple|thunderx|a64fx|carmel|kryo|exynos|ampere|grace|falkor|tsv110)")
 
 
-class Devices:
-    """Resolves what a log says about devices; the specs are read once.
+class DeviceResolver:
+    """Finds the specs of the devices that a log states; reads all specs once.
 
     Parameters
     ----------
     given : HardwareSpec, optional
         The device that the user names for the log.
     specs : sequence of HardwareSpec, optional
-        What there is, `list_hardware()` by default.
+        All known specs, by default `list_hardware()`.
     """
 
     def __init__(self, given: HardwareSpec | None, specs: Sequence[HardwareSpec] | None = None) -> None:
         self._given = given
         self._specs = specs
-        self._known: dict[DeviceStatement | None, HardwareSpec | str] = {}
+        self._resolved_specs: dict[DeviceStatement | None, HardwareSpec | str] = {}
 
-    def resolve(self, statement: DeviceStatement | None) -> HardwareSpec:
+    def resolve(self, stated: DeviceStatement | None) -> HardwareSpec:
         """Return the spec of a stated device.
 
         Raises
         ------
         UnfitError
-            It is another one than the given, unknown, or several may be meant; the text says which.
+            It is not the given device, it is unknown, or several specs fit. The text says which.
         """
-        if statement not in self._known:
+        if stated not in self._resolved_specs:
             try:
-                self._known[statement] = self._resolved(statement)
+                self._resolved_specs[stated] = self._resolve(stated)
             except UnfitError as reason:
-                self._known[statement] = str(reason)
-        meant = self._known[statement]
-        if isinstance(meant, str):
-            raise UnfitError(meant)
-        return meant
+                self._resolved_specs[stated] = str(reason)
+        matches = self._resolved_specs[stated]
+        if isinstance(matches, str):
+            raise UnfitError(matches)
+        return matches
 
-    def _resolved(self, said: DeviceStatement | None) -> HardwareSpec:
+    def _resolve(self, stated: DeviceStatement | None) -> HardwareSpec:
         given = self._given
         if given is not None:
-            if said is not None:
-                if said.name and given not in self._named(said) and _canonical(said.name) not in _own_names(given):
-                    raise UnfitError(f"measured on {said.name!r}, not on --hw {given.name}")
-                _check_kind(said, given)
+            if stated is not None:
+                if stated.name and given not in self._find(stated) and _canonical(stated.name) not in _all_names(given):
+                    raise UnfitError(f"measured on {stated.name!r}, not on --hw {given.name}")
+                _check_kind(stated, given)
             return given
-        if said is None or not said.name:
-            raise UnfitError(NO_DEVICE if said is None else f"{said.text!r}: {NO_DEVICE}")
-        meant = self._named(said)
-        if not meant:
-            raise UnfitError(f"device {said.name!r} has no spec: see `anatune hw list`, or add one with that alias")
-        if len(meant) > 1:  # an architecture beside the name may settle it
-            meant = [spec for spec in meant if _fits(said, spec)] or meant
-        if len(meant) > 1:
-            names = " or ".join(spec.name for spec in meant)
-            raise UnfitError(f"device {said.name!r} may be {names}: import again with --hw and the right one")
-        _check_kind(said, meant[0])
-        return meant[0]
+        if stated is None or not stated.name:
+            raise UnfitError(NO_DEVICE if stated is None else f"{stated.text!r}: {NO_DEVICE}")
+        matches = self._find(stated)
+        if not matches:
+            raise UnfitError(f"device {stated.name!r} has no spec; name one of `anatune hw list` with --hw")
+        if len(matches) > 1:  # the architecture may exclude all but one
+            matches = [spec for spec in matches if _is_consistent(stated, spec)] or matches
+        if len(matches) > 1:
+            names = " or ".join(spec.name for spec in matches)
+            raise UnfitError(f"device {stated.name!r} may be {names}; import again with --hw and the right name")
+        _check_kind(stated, matches[0])
+        return matches[0]
 
-    def _named(self, said: DeviceStatement) -> list[HardwareSpec]:
-        """Return the specs that a name may mean."""
+    def _find(self, stated: DeviceStatement) -> list[HardwareSpec]:
+        """Return the specs that the stated name may mean."""
         if self._specs is None:
             self._specs = list_hardware()
-        wanted = _canonical(said.name)
+        wanted = _canonical(stated.name)
         named = [spec for spec in self._specs if wanted in map(_canonical, (spec.name, *spec.aliases))]
         if not named:
-            return [spec for spec in self._specs if wanted in _own_names(spec)]
-        others = [spec for spec in self._specs if spec not in named and wanted in _beginnings(spec.name)]
+            return [spec for spec in self._specs if wanted in _all_names(spec)]
+        others = [spec for spec in self._specs if spec not in named and wanted in _short_forms(spec.name)]
         return named + others
 
 
 def _canonical(name: str) -> str:
-    """Return a name without makers' words, punctuation and case; "16 GB" is "16gb"."""
+    """Return a name in lower case without vendors, spaces and punctuation; "16 GB" becomes "16gb"."""
     return "".join(_words(name))
 
 
 def _words(name: str) -> list[str]:
-    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word not in _MAKERS]
+    return [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word not in _VENDOR_WORDS]
 
 
-def _beginnings(name: str) -> set[str]:
-    """Return what a name may be shortened to: "v100" and "v100sxm2" for v100_sxm2, but not "l4" for l40s."""
+def _short_forms(name: str) -> set[str]:
+    """Return the short forms of a name: "v100" and "v100sxm2" for v100_sxm2, but not "l4" for l40s."""
     return set(itertools.accumulate(_words(name)))
 
 
-def _own_names(spec: HardwareSpec) -> set[str]:
+def _all_names(spec: HardwareSpec) -> set[str]:
     return {_canonical(name) for name in (spec.name, *spec.aliases, spec.model, spec.model.partition("(")[0])}
 
 
-def _fits(said: DeviceStatement, spec: HardwareSpec) -> bool:
+def _is_consistent(stated: DeviceStatement, spec: HardwareSpec) -> bool:
     try:
-        _check_kind(said, spec)
+        _check_kind(stated, spec)
     except UnfitError:
         return False
     return True
 
 
-def _check_kind(said: DeviceStatement, spec: HardwareSpec) -> None:
-    """Raise UnfitError if a statement contradicts a spec."""
-    if said.kind not in ("", spec.kind):
-        raise UnfitError(f"measured with target {said.text.split()[0]!r}, but {spec.name} is a {spec.kind.upper()}")
+def _check_kind(stated: DeviceStatement, spec: HardwareSpec) -> None:
+    """Raise UnfitError if the statement contradicts the spec."""
+    if stated.kind not in ("", spec.kind):
+        raise UnfitError(f"measured with target {stated.text.split()[0]!r}, but {spec.name} is a {spec.kind.upper()}")
     if spec.kind == "gpu":
-        if said.vendor not in ("", spec.vendor):
-            raise UnfitError(f"measured on a device of {said.vendor}, but {spec.name} is of {spec.vendor}")
-        if said.arch and said.arch != spec.arch:
-            raise UnfitError(f"measured on {said.arch}, but {spec.name} is of {spec.arch}")
+        if stated.vendor not in ("", spec.vendor):
+            raise UnfitError(f"measured on a device of {stated.vendor}, but {spec.name} is of {spec.vendor}")
+        if stated.arch and stated.arch != spec.arch:
+            raise UnfitError(f"measured on {stated.arch}, but {spec.name} has {spec.arch}")
     else:
-        _check_cpu(said, spec)
+        _check_cpu(stated, spec)
 
 
-def _check_cpu(said: DeviceStatement, spec: CpuSpec) -> None:
-    """Raise UnfitError if code for the stated processor cannot run on a CPU."""
+def _check_cpu(stated: DeviceStatement, spec: CpuSpec) -> None:
+    """Raise UnfitError if code for the stated processor cannot run on the CPU."""
     family = "arm" if spec.compute.isa in ("neon", "sve") else "x86"
-    level = _X86.get(said.arch)
-    stated = said.family or ("x86" if level else "arm" if _ARM.match(said.arch) else "")
-    if stated not in ("", family):
-        raise UnfitError(f"compiled for {said.arch or stated}, but {spec.name} is of {spec.arch}")
+    level = _X86.get(stated.arch)
+    named_family = stated.family or ("x86" if level else "arm" if _ARM.match(stated.arch) else "")
+    if named_family not in ("", family):
+        raise UnfitError(f"compiled for {stated.arch or named_family}, but {spec.name} has {spec.arch}")
     if level and _X86_LEVELS.index(level) > _X86_LEVELS.index(spec.compute.isa):
-        raise UnfitError(f"compiled for {said.arch} ({level}), but {spec.name} has {spec.compute.isa} at most")
+        raise UnfitError(f"compiled for {stated.arch} ({level}), but {spec.name} has at most {spec.compute.isa}")

@@ -1,7 +1,7 @@
-"""Logs as files: which tuner wrote one, and its entries. Comments and blank lines are passed over.
+"""Logs as files: the tuner that wrote a log, and its entries. Comments and blank lines are skipped.
 
-Python and C++ write NaN and Infinity, which JSON does not have: they are read as null. What is damaged costs the entry
-that it stands in, not the file.
+Python and C++ write NaN and Infinity, which JSON does not have: they are read as null. Damage affects only the entry in
+which it occurs, not the whole file.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from anatune.records.traces import Json
 
 FORMATS = ("autotvm", "ansor", "metaschedule", "kernel_tuner")
 OWN = "anatune"
-"""Format of what `anatune records export` wrote."""
+"""The format of files that `anatune records export` wrote."""
 NO_JSON = (msgspec.DecodeError, RecursionError)
-"""What reading a text raises that is no JSON, or nested too deeply to be a log."""
+"""The errors of reading a text that is not JSON, or nested too deeply."""
 _COMMENT = "#"
 _MOST_BYTES = 1 << 30
 _NO_NUMBER = re.compile(r'"(?:[^"\\]|\\.)*"|[-+]?\b(?:nan|inf(?:inity)?)\b', re.IGNORECASE)
-"""A text, which stays, or what JSON has no number for."""
+"""A quoted text, which stays unchanged, or a number that JSON does not have."""
 
 
 def read_log(path: Path) -> str:
-    """Return the text of a log: UTF-8, with a byte-order mark or without, or UTF-16 with one.
+    """Return the text of a log in UTF-8 (with or without byte-order mark) or UTF-16 (with one).
 
     Raises
     ------
     RecordError
-        It is no file, cannot be read, or is no text.
+        The file is missing, cannot be read, or is not text.
     """
     try:
         content = read_file(path, _MOST_BYTES)
         if content.startswith(b"\x1f\x8b"):
-            raise RecordError(f"{path}: is compressed, expected a log as text; unpack it (gunzip)")
+            raise RecordError(f"{path} is compressed, expected a log as text; unpack it with gunzip")
         return content.decode(
             "utf-16" if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) else "utf-8-sig"
         )
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}; give a log to import") from None
+        raise RecordError(f"{path}: {reason(error)}; name a log that can be read") from None
     except UnicodeDecodeError:
-        raise RecordError(f"{path}: not UTF-8 text, expected a log of JSON lines or one JSON object") from None
+        raise RecordError(f"{path} is not UTF-8 text, expected a log of JSON lines or one JSON object") from None
 
 
 def format_of(text: str, path: Path) -> str:
-    """Return which tuner wrote a log: one of `FORMATS`, or `OWN`.
+    """Return the tuner that wrote a log: one of `FORMATS`, or `OWN`.
 
-    The first line that is JSON decides.
+    The first JSON line decides.
 
     Raises
     ------
     RecordError
-        None of those that are known.
+        The format is unknown.
     """
     if isinstance(whole_of(text), dict):
         return "kernel_tuner"
@@ -67,20 +67,20 @@ def format_of(text: str, path: Path) -> str:
     for _, line in _lines(text):
         begins = begins or line
         try:
-            kind = _kind(decode(line))
+            kind = _tuner_of(decode(line))
         except NO_JSON:
             continue
         if kind:
             return kind
         break
     raise RecordError(
-        f"{path}: begins with {begins[:40]!r}, expected JSON lines of anatune, AutoTVM, Ansor or MetaSchedule, or a "
+        f"{path} begins with {begins[:40]!r}, expected JSON lines of anatune, AutoTVM, Ansor or MetaSchedule, or a "
         "cache or results file of Kernel Tuner"
     )
 
 
-def _kind(entry: Json) -> str:
-    """Return whose line an entry is, "" if nobody's."""
+def _tuner_of(entry: Json) -> str:
+    """Return the tuner that wrote an entry, or an empty text."""
     if is_export_line(entry):
         return OWN
     if isinstance(entry, dict):
@@ -94,7 +94,7 @@ def _kind(entry: Json) -> str:
 
 
 def entries_of(text: str, kind: str) -> Iterator[tuple[int, Json]]:
-    """Yield (number, entry) of a log, from 1; None for a line that is no JSON."""
+    """Yield the number (from 1) and the content of each entry; the content is None if a line is not JSON."""
     if kind == "kernel_tuner":
         whole = whole_of(text) or {"results": []}
         yield from enumerate(whole["cache"].values() if "cache" in whole else whole["results"], 1)
@@ -107,26 +107,26 @@ def entries_of(text: str, kind: str) -> Iterator[tuple[int, Json]]:
 
 
 def decode(text: str) -> Json:
-    """Return what JSON says, null for NaN and Infinity.
+    """Decode JSON, with None for NaN and Infinity.
 
     Raises
     ------
     msgspec.DecodeError, RecursionError
-        It is no JSON.
+        The text is not JSON.
     """
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:
-        return msgspec.json.decode(_with_nulls(text))
+        return msgspec.json.decode(_replace_non_numbers(text))
 
 
-def _with_nulls(text: str) -> str:
-    """Return a text with null for what JSON has no number for."""
+def _replace_non_numbers(text: str) -> str:
+    """Replace numbers that JSON does not have by null."""
     return _NO_NUMBER.sub(lambda hit: hit[0] if hit[0].startswith('"') else "null", text)
 
 
-def _object(text: str) -> dict[str, Json] | None:
-    """Return the object that a text is, None if it is none."""
+def _decode_object(text: str) -> dict[str, Json] | None:
+    """Decode a JSON object; return None if the text is not one."""
     try:
         whole = decode(text)
     except NO_JSON:
@@ -141,38 +141,38 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def whole_of(text: str) -> dict[str, Json] | None:
-    """Return a cache or results file of Kernel Tuner as one object, None if it is none.
+    """Return a cache or results file of Kernel Tuner as one object, or None if the text is neither.
 
-    A cache is open while Kernel Tuner writes it: its last brackets are missing. What is damaged leaves an entry None.
+    While Kernel Tuner writes a cache, the last brackets are missing. Damaged entries are None.
     """
     stripped = text.strip()
     if not stripped.startswith("{"):
         return None
     for text in (stripped, stripped.rstrip(",") + "}\n}"):
-        whole = _object(text)
+        whole = _decode_object(text)
         if whole is not None:
             entries = whole.get("cache", whole.get("results"))
             return whole if isinstance(entries, dict if "cache" in whole else list) else None
-    return _by_lines(stripped) or _by_results(_with_nulls(stripped))
+    return _read_damaged_cache(stripped) or _read_damaged_results(_replace_non_numbers(stripped))
 
 
-def _by_lines(text: str) -> dict[str, Json] | None:
-    """Return a cache of which some lines are damaged; Kernel Tuner writes an entry a line."""
-    head, found, tail = text.partition('"cache": {')
-    if not found:
+def _read_damaged_cache(text: str) -> dict[str, Json] | None:
+    """Read a cache with damaged lines; Kernel Tuner writes one line for each entry."""
+    head, key, tail = text.partition('"cache": {')
+    if not key:
         return None
-    whole = _object(head.rstrip() + '"cache": {}}')
+    whole = _decode_object(head.rstrip() + '"cache": {}}')
     if whole is None:
         return None
     for number, line in enumerate(tail.split("\n")):
         entry = line.strip().rstrip(",")
         if entry and entry.strip("}"):
-            whole["cache"] |= _object("{" + entry + "}") or {f"line {number}": None}
+            whole["cache"] |= _decode_object("{" + entry + "}") or {f"line {number}": None}
     return whole
 
 
-def _by_results(text: str) -> dict[str, Json] | None:
-    """Return a results file that is damaged or cut: its whole entries, None for what stands between them."""
+def _read_damaged_results(text: str) -> dict[str, Json] | None:
+    """Read a results file that is damaged or cut off: its intact entries, with None for damage between them."""
     head, key, _ = text.partition('"results"')
     results: list[Json] = []
     decoder, end = json.JSONDecoder(), len(head + key)
@@ -190,7 +190,7 @@ def _by_results(text: str) -> dict[str, Json] | None:
         start = text.find("{", stop)
     if not results:
         return None
-    behind = _object("{" + text[end:].lstrip(" \t\r\n,]"))
-    if behind is None and text[end:].strip(" \t\r\n,]}"):
+    trailer = _decode_object("{" + text[end:].lstrip(" \t\r\n,]"))
+    if trailer is None and text[end:].strip(" \t\r\n,]}"):
         results.append(None)
-    return {**(_object(head.rstrip().rstrip(",") + "}") or {}), **(behind or {}), "results": results}
+    return {**(_decode_object(head.rstrip().rstrip(",") + "}") or {}), **(trailer or {}), "results": results}

@@ -1,8 +1,8 @@
-"""What the readers of other tuners' logs share: the workload, the times and the schedule that a line comes to.
+"""Functions that the readers of other tuners' logs share: workload, measurement and schedule of a line.
 
-Shapes of operands are checked against a workload, or read to one where they suffice. Shapes alone settle a matrix
-product (unless it is square: then nobody knows what is transposed), never a convolution: stride, padding and dilation
-may change and leave all shapes as they are.
+Shapes of operands are checked against a workload, or a workload is inferred from them. A matrix product can be inferred
+from shapes, unless it is square: then it is not known which operand is transposed. A convolution cannot, because
+different strides, paddings and dilations can have the same shapes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from anatune.templates.cuda.pipelined_space import PipelinedSpace, stage_counts
 from anatune.templates.cuda.space import MAX_FETCH_BYTES, GpuSpace, staged_tensors
 
 _SENTINEL_S = 1e9
-"""Times from here on stand for failures. Source: TVM's MAX_FLOAT (1e10; 1e9 until 2019), 1e20 of Kernel Tuner's old
-caches."""
-NO_WORKLOAD = "the log does not say which workload this is: give it, as for `anatune plan`"
+"""The time from which on a time means a failure. Source: TVM's MAX_FLOAT (1e10; 1e9 until 2019), 1e20 in Kernel
+Tuner's old caches."""
+NO_WORKLOAD = "the log does not say which workload this is; name it on the command line, as for `anatune plan`"
 DAMAGED = "damaged or of an unknown version"
 UNROLLED = 512
-"""Unroll depth that stands for loops of constant length, which other tuners' kernels unroll whole."""
+"""The unroll depth for loops of constant extent, which the kernels of other tuners unroll completely."""
 _TVM_OUTCOMES = {
     1: Outcome.INVALID, 2: Outcome.BUILD_ERROR, 3: Outcome.BUILD_ERROR, 4: Outcome.RUN_ERROR, 5: Outcome.WRONG_RESULT,
     6: Outcome.BUILD_TIMEOUT, 7: Outcome.RUN_TIMEOUT,
@@ -40,22 +40,23 @@ Shape = tuple[int, ...]
 
 
 class ForeignTrial(NamedTuple):
-    """A trial and what it is of; the schedule's hardware is the device that the log names, or the one given for it."""
+    """A trial with its workload; the schedule's hardware is the device in the log, or the one that the user gave."""
 
     workload: Workload
     trial: Trial
 
 
 class Foreign(NamedTuple):
-    """What a log holds.
+    """The content of a log of another tuner.
 
     Attributes
     ----------
     kind : str
-        Whose log it is, one of `FORMATS`.
+        The tuner that wrote the log, one of `FORMATS`.
     trials : list of ForeignTrial
+        The trials that a template can express.
     left_out : dict of str to int
-        Reason -> entries.
+        The number of other entries by reason.
     """
 
     kind: str
@@ -63,16 +64,17 @@ class Foreign(NamedTuple):
     left_out: dict[str, int]
 
 
-class Line(NamedTuple):
-    """What an entry of a log is read to.
+class LogEntry(NamedTuple):
+    """An entry of a log as a schedule and its measurement.
 
     Attributes
     ----------
     schedule : Schedule
-        With its workload.
+        The schedule with its workload.
     measurement : Measurement
+        The times, or the failure.
     threads : int
-        Threads of a CPU kernel.
+        The threads of a CPU kernel.
     """
 
     schedule: Schedule
@@ -80,8 +82,8 @@ class Line(NamedTuple):
     threads: int = 1
 
 
-def measured(times_s: Sequence[Json], outcome: Outcome | None) -> Measurement:
-    """Return a measurement; one with a time that stands for a failure, or is no number, has failed."""
+def read_times(times_s: Sequence[Json], outcome: Outcome | None) -> Measurement:
+    """Return a measurement; it is a failure if a time is not a number or is one that means a failure."""
     times = tuple(map(number_of, times_s))
     if outcome is None and times and all(0.0 < time < _SENTINEL_S and math.isfinite(time) for time in times):
         return Measurement(Outcome.OK, times_s=times)
@@ -89,17 +91,17 @@ def measured(times_s: Sequence[Json], outcome: Outcome | None) -> Measurement:
 
 
 def number_of(value: Json) -> float:
-    """Return a number, which may be written as text; NaN for what is none."""
+    """Convert a number or text to float; NaN if it is not a number."""
     try:
         return math.nan if isinstance(value, bool) else float(value)
     except (TypeError, ValueError, OverflowError):
         return math.nan
 
 
-def tvm_measured(result: Sequence[Json]) -> Measurement:
-    """Return the measurement of a TVM result: times, error number, .."""
+def read_tvm_result(result: Sequence[Json]) -> Measurement:
+    """Return the measurement of a TVM result: [times, error number, ...]."""
     number = int(result[1])
-    return measured(result[0], _TVM_OUTCOMES.get(number, Outcome.RUN_ERROR) if number else None)
+    return read_times(result[0], _TVM_OUTCOMES.get(number, Outcome.RUN_ERROR) if number else None)
 
 
 def gpu_schedule(
@@ -110,17 +112,17 @@ def gpu_schedule(
     vector: Mapping[str, int],
     stages: int = 1,
 ) -> Schedule:
-    """Return a schedule of the template for CUDA cores, or of the pipelined one where there are several stages.
+    """Return a schedule of the template `cuda`, or of `pipelined` if there are several stages.
 
-    Fetch widths that are no access of a thread (3 elements, more than 16 bytes) count as 1.
+    Fetch widths that a thread cannot access at once (3 elements, more than 16 bytes) count as 1.
 
     Raises
     ------
     UnfitError
-        The device is a CPU, factors do not multiply to the extents, or the device has no pipelined template.
+        The device is a CPU, the product of factors is not the extent, or the device does not have the template.
     """
     if hardware.kind != "gpu":
-        raise UnfitError(f"a GPU schedule, but {hardware.name} is a CPU")
+        raise UnfitError(f"it is a GPU schedule, but {hardware.name} is a CPU")
     complete = {axis.name: tuple(int(factor) for factor in tiles[axis.name]) for axis in workload.axes}
     for axis in workload.axes:
         if len(complete[axis.name]) != GPU_LEVELS[axis.kind] or math.prod(complete[axis.name]) != axis.extent:
@@ -133,10 +135,10 @@ def gpu_schedule(
     if stages == 1:
         return Schedule(workload, hardware, GpuSpace.template, complete, int(unroll), widths)
     if not hardware.arch.startswith("sm_"):
-        raise UnfitError(f"a staging pipeline, which the template has for NVIDIA's devices only, not {hardware.name}")
+        raise UnfitError(f"it has several stages, which are supported on NVIDIA's devices only, not on {hardware.name}")
     counts = stage_counts(workload, hardware)
     if stages not in counts:
-        raise UnfitError(f"a staging pipeline of {stages} buffers, the template has up to {counts[-1]} here")
+        raise UnfitError(f"it has {stages} stages, the template has at most {counts[-1]} for this workload")
     options = {"stages": stages, "pad": 0}
     return Schedule(workload, hardware, PipelinedSpace.template, complete, int(unroll), widths, {**options})
 
@@ -145,7 +147,7 @@ def gpu_schedule(
 
 
 def _shapes_text(shapes: Sequence[Shape]) -> str:
-    """Return shapes as people read them."""
+    """Return shapes as text, such as 16x16."""
     return ", ".join("x".join(map(str, shape)) for shape in shapes)
 
 
@@ -155,9 +157,10 @@ def check_shapes(workload: Workload, shapes: Sequence[Shape], dtypes: Sequence[s
     Parameters
     ----------
     shapes : sequence of shapes
-        Operands, then the result; a bias may stand between. Empty: nothing is said. One flat shape: all of them joined.
+        The shapes of the operands, then of the result, with a bias in between if there is one. A single flat shape is
+        all of them joined. Empty if not known.
     dtypes : sequence of str
-        Of the tensors; empty: nothing is said.
+        The dtypes of the tensors; empty if not known.
     """
     wanted = [access.shape for access in (*workload.reads, workload.write)]
     if shapes:
@@ -174,24 +177,24 @@ def check_shapes(workload: Workload, shapes: Sequence[Shape], dtypes: Sequence[s
 
 
 def product_of(shapes: Sequence[Shape], dtype: str, extents: Sequence[int]) -> Workload:
-    """Return the only matrix product of these tensors.
+    """Return the only matrix product that fits these tensors.
 
     Parameters
     ----------
     shapes : sequence of shapes
-        Operands, then the result.
+        The shapes of the operands, then of the result.
     extents : sequence of int
-        Of the loops that the log tiles, spatial before reduction: they have to be the product's.
+        The extents of the loops that the log tiles, spatial before reduction. They have to be those of the product.
 
     Raises
     ------
     UnfitError
-        There is none, or several.
+        No product fits, or several do.
     """
     products = [product for product in _products(shapes, dtype) if sorted(product.extents.values()) == sorted(extents)]
     if len(products) == 1:
         return products[0]
-    raise UnfitError(NO_WORKLOAD + (f" (tensors {_shapes_text(shapes)} may be several)" if products else ""))
+    raise UnfitError(NO_WORKLOAD + (f" (several products fit the tensors {_shapes_text(shapes)})" if products else ""))
 
 
 def _products(shapes: Sequence[Shape], dtype: str) -> Iterator[Workload]:
@@ -214,10 +217,10 @@ def _products(shapes: Sequence[Shape], dtype: str) -> Iterator[Workload]:
 
 
 def _axis_orders(workload: Workload) -> list[tuple[str, ...]]:
-    """Return the orders in which TVM may loop over a workload: spatial axes, then reduction axes.
+    """Return the possible orders of TVM's loops over a workload: spatial axes, then reduction axes.
 
-    The spatial loops are the result's dimensions. The reduction's are the channels before the windows or behind them:
-    first as the workload's own layout has them (topi's convolutions do), then the other way.
+    The spatial loops are the result's dimensions. The reduction loops are the channels before or after the windows. The
+    first order is that of the workload's layout (as in topi's convolutions), the second one the other.
     """
     spatial = workload.output_axes
     names = [axis.name for axis in workload.reduction_axes]
@@ -232,17 +235,17 @@ def _axis_orders(workload: Workload) -> list[tuple[str, ...]]:
 def match_loops(
     workload: Workload, spatial: Sequence[Sequence[int]], reduction: Sequence[Sequence[int]]
 ) -> dict[str, Factors]:
-    """Return axis -> factors of the GPU's tiling, the tiled loops of a block being those of a workload.
+    """Return the factors of each axis in the GPU's tiling, by matching the tiled loops of a block to the workload.
 
     Parameters
     ----------
     spatial, reduction : sequence of factors
-        Of each loop, outer to inner, in the block's order; loops of one iteration may be missing.
+        The factors of each loop, outer to inner, in the block's order. Loops of one iteration may be missing.
 
     Raises
     ------
     UnfitError
-        Their extents are not the workload's.
+        The extents of the loops are not those of the workload.
     """
     extents = workload.extents
     kinds = (("S", workload.spatial_axes, spatial), ("R", workload.reduction_axes, reduction))

@@ -1,4 +1,4 @@
-"""A log of another tuner as trials: what it states is believed and checked, what is not read is counted by reason."""
+"""Reading a log of another tuner as trials; entries that cannot be read are counted by reason."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Protocol
 
 from anatune.adapters.logs import ansor
 from anatune.adapters.logs.autotvm import AutoTvmReader
-from anatune.adapters.logs.devices import Devices, DeviceStatement
+from anatune.adapters.logs.devices import DeviceResolver, DeviceStatement
 from anatune.adapters.logs.files import OWN, entries_of, format_of, read_log
 from anatune.adapters.logs.kernel_tuner import KernelTunerReader
 from anatune.adapters.logs.metaschedule import FunctionReader, MetaScheduleReader
-from anatune.adapters.logs.parts import DAMAGED, Foreign, ForeignTrial, Line
+from anatune.adapters.logs.parts import DAMAGED, Foreign, ForeignTrial, LogEntry
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
@@ -21,19 +21,19 @@ from anatune.errors import AnatuneError, RecordError, SpecError
 from anatune.records.traces import Json, UnfitError
 
 _LONGEST = 200
-"""Characters of a reason."""
+"""The most characters of a reason."""
 _NAMED_LINES = 3
-"""Damaged lines whose numbers are told."""
+"""The number of damaged lines that are listed."""
 
 
-class _Reader(Protocol):
-    """Reads the entries of one log."""
+class _LogReader(Protocol):
+    """A reader for the entries of one log."""
 
     def device_of(self, entry: Json) -> DeviceStatement | None:
-        """Return what an entry says about the device."""
+        """Return the device that an entry states."""
 
-    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> Line:
-        """Read an entry that was measured on a device."""
+    def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> LogEntry:
+        """Read an entry that was measured on this device."""
 
 
 def read_foreign(
@@ -47,43 +47,44 @@ def read_foreign(
     Parameters
     ----------
     hardware : GpuSpec or CpuSpec, optional
-        The device it was measured on; left out: what each line says. A line that says another device is left out.
+        The device of the measurements. By default it is the device that each line states. A line with another device
+        is left out.
     workload : Workload, optional
-        What was tuned, likewise.
+        The tuned workload. By default it is that of each line. A line with another workload is left out.
     functions : callable, optional
-        Called for a MetaSchedule database, returns what reads its functions: `function_reader` of
-        `anatune.adapters.metaschedule.functions`. Without it only matrix products are known without `workload`.
+        Called for a MetaSchedule database to get the reader of its functions, such as `function_reader` of
+        `anatune.adapters.metaschedule.functions`. Without it and without `workload`, only matrix products are known.
 
     Returns
     -------
     Foreign
-        What fits the templates; all else by reason. A damaged line costs itself only.
+        The trials that a template can express, and the other entries by reason. Damage affects single lines only.
 
     Raises
     ------
     RecordError
-        The file cannot be read, or is none of the known forms.
+        The file cannot be read, or its format is unknown.
     SpecError
-        A spec of the user's own cannot be read while a device is looked up.
+        One of the user's specs cannot be read while a device is looked up.
     """
     text = read_log(path)
     kind = format_of(text, path)
     if kind == OWN:
-        raise RecordError(f"{path}: is an export of anatune's, expected another tuner's log; import it as it is")
-    reader = _reader(kind, text, path, functions)
-    devices = Devices(hardware)
+        raise RecordError(f"{path} is an export of anatune, expected another tuner's log; import it as it is")
+    reader = _make_reader(kind, text, path, functions)
+    devices = DeviceResolver(hardware)
     reasons: Counter[str] = Counter()
     damaged: list[int] = []
     trials: list[ForeignTrial] = []
     for number, entry in entries_of(text, kind):
         try:
-            line = _read(reader, devices, entry, workload)
+            line = _read_entry(reader, devices, entry, workload)
         except UnfitError as reason:
             reasons[str(reason)] += 1
             continue
-        except SpecError:  # a file of the user's specs, which is no fault of the line
+        except SpecError:  # a spec of the user is wrong, not the line
             raise
-        except AnatuneError as error:  # a workload or schedule that cannot be
+        except AnatuneError as error:  # the workload or schedule is impossible
             reasons[str(error)[:_LONGEST]] += 1
             continue
         except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError):
@@ -96,7 +97,7 @@ def read_foreign(
     return Foreign(kind, trials, dict(reasons))
 
 
-def _reader(kind: str, text: str, path: Path, functions: Callable[[], FunctionReader | None] | None) -> _Reader:
+def _make_reader(kind: str, text: str, path: Path, functions: Callable[[], FunctionReader | None] | None) -> _LogReader:
     if kind == "metaschedule":
         return MetaScheduleReader(path, functions() if functions else None)
     if kind == "kernel_tuner":
@@ -106,13 +107,13 @@ def _reader(kind: str, text: str, path: Path, functions: Callable[[], FunctionRe
     return ansor
 
 
-def _read(reader: _Reader, devices: Devices, entry: Json, workload: Workload | None) -> Line:
+def _read_entry(reader: _LogReader, devices: DeviceResolver, entry: Json, workload: Workload | None) -> LogEntry:
     if entry is None:
-        raise ValueError("no JSON")
-    said = reader.device_of(entry)
-    spec = devices.resolve(said)
+        raise ValueError("not JSON")
+    statement = reader.device_of(entry)
+    spec = devices.resolve(statement)
     line = reader.read_line(entry, spec, workload)
-    # tuners of TVM's measure with all cores unless told otherwise
+    # TVM's tuners measure with all cores by default
     return line._replace(threads=spec.most_threads) if spec.most_threads else line
 
 

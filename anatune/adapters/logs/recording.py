@@ -1,8 +1,8 @@
-"""Trials of another tuner's log into a record file: each once, however often its log is imported, and under one name.
+"""Recording the trials of another tuner's log in a record file, each trial once.
 
-A session a device and workload, all of a file in one transaction. A trial that the file has already (same schedule,
-outcome and times) is not recorded again, so a log that grew can be imported again. Where the same lines of a log stand
-there for another device or workload, one of the two names is wrong: nothing of the file is recorded then.
+There is a session for each device and workload, and one transaction for a log. A trial that the file has already (same
+schedule, outcome and times) is not recorded again, so a log that grew can be imported again. If the same lines of a log
+are recorded for another device or workload already, one of the two is wrong, and nothing is recorded.
 """
 
 from __future__ import annotations
@@ -28,16 +28,17 @@ _Task = tuple[HardwareSpec, Workload]
 _Identity = tuple[str, str, tuple[float, ...]]
 
 
-class Imported(NamedTuple):
-    """What an import recorded of one workload on one device.
+class ImportedTrials(NamedTuple):
+    """The trials of one workload on one device that an import recorded.
 
     Attributes
     ----------
     hardware, workload
+        The device and the workload.
     rows, failed : int
-        New trials; those of them that have no time.
+        The number of new trials, and of failures among them.
     known : int
-        Trials that the file had already.
+        The number of trials that the file had already.
     """
 
     hardware: HardwareSpec
@@ -47,40 +48,40 @@ class Imported(NamedTuple):
     known: int
 
 
-def record_foreign(store: RecordStore, log: Foreign, path: Path) -> list[Imported]:
-    """Record what `read_foreign` returned: all of it in one transaction, or nothing.
+def record_foreign(store: RecordStore, log: Foreign, path: Path) -> list[ImportedTrials]:
+    """Record the result of `read_foreign` in one transaction.
 
     Raises
     ------
     RecordError
-        The same measurements stand there under another device or workload, or the file cannot be written.
+        The same measurements are recorded for another device or workload, or the file cannot be written.
     """
     tasks: dict[_Task, list[Trial]] = {}
     for entry in log.trials:
         tasks.setdefault((entry.trial.schedule.hardware, entry.workload), []).append(entry.trial)
-    before = _recorded(store, log.kind)
+    earlier = _read_imported(store, log.kind)
     for task, trials in tasks.items():
-        _check_other_names(store, before, task, trials)
-    imported: list[Imported] = []
+        _check_names(store, earlier, task, trials)
+    imported: list[ImportedTrials] = []
     rows: list[Session | Record] = []
     for (hardware, workload), trials in tasks.items():
-        known = Counter(map(_identity, before.get((hardware, workload), ())))
+        known_counts = Counter(map(_identity, earlier.get((hardware, workload), ())))
         new: list[Trial] = []
         for trial in trials:
             identity = _identity(trial)
-            if known[identity]:
-                known[identity] -= 1
+            if known_counts[identity]:
+                known_counts[identity] -= 1
             else:
                 new.append(trial)
         failed = sum(trial.measurement.time_s is None for trial in new)
-        imported.append(Imported(hardware, workload, len(new), failed, len(trials) - len(new)))
+        imported.append(ImportedTrials(hardware, workload, len(new), failed, len(trials) - len(new)))
         rows += _rows(hardware, workload, new, log.kind, path)
     store.insert(rows)
     return imported
 
 
-def _recorded(store: RecordStore, kind: str) -> dict[_Task, list[Trial]]:
-    """Return what earlier imports of this kind recorded; damaged rows, which `records list` names, count as missing."""
+def _read_imported(store: RecordStore, kind: str) -> dict[_Task, list[Trial]]:
+    """Return the trials of earlier imports of this kind, without damaged rows (which `records list` reports)."""
     tasks: dict[_Task, list[Trial]] = {}
     for session in store.sessions(strategy=kind, on_damage=_ignore):
         if "imported" in session.settings:
@@ -97,18 +98,16 @@ def _identity(trial: Trial) -> _Identity:
     return trial.schedule.key, trial.measurement.outcome.value, trial.measurement.times_s
 
 
-def _check_other_names(
-    store: RecordStore, before: dict[_Task, list[Trial]], task: _Task, trials: Sequence[Trial]
-) -> None:
-    """Raise RecordError if most lines of a task are those of another that was imported before."""
-    own = log_lines_of(trials)
-    for other, recorded in before.items():
-        shared = shared_lines(own, log_lines_of(recorded)) if other != task else 0
+def _check_names(store: RecordStore, earlier: dict[_Task, list[Trial]], task: _Task, trials: Sequence[Trial]) -> None:
+    """Raise RecordError if most lines of a task were imported before for another device or workload."""
+    own_lines = log_lines_of(trials)
+    for other, recorded in earlier.items():
+        shared = shared_lines(own_lines, log_lines_of(recorded)) if other != task else 0
         if shared:
             names = [f"{workload_text(workload)} on {hardware.name}" for hardware, workload in (task, other)]
             raise RecordError(
-                f"{store.path}: {shared} measurements of {names[0]} are there as {names[1]}: one log, two names; "
-                "nothing was recorded, import it into a new file under the right one"
+                f"{store.path}: {shared} measurements of {names[0]} are recorded already for {names[1]}, so one of the "
+                "two is wrong; nothing was recorded, import the log into a new file with the right device and workload"
             )
 
 

@@ -9,9 +9,9 @@
     with target, metaschedule.open_database(work_dir):  # in this process or any other
         mod = tvm.relax.transform.MetaScheduleApplyDatabase()(mod)
 
-A function with one matrix product or convolution (in any layout, padded, with element-wise steps before and behind it)
-gets kernels of anatune's, for a CPU or an NVIDIA GPU; every other function is tuned as MetaSchedule would. `cost_model`
-and `postproc` are for MetaSchedule's own design spaces. TVM is imported by the calls, not by the package.
+A function with one matrix product or convolution (in any layout, padded, with elementwise steps before and after it)
+gets kernels from anatune, for a CPU or an NVIDIA GPU. MetaSchedule itself tunes every other function. `cost_model` and
+`postproc` are for MetaSchedule's own design spaces. TVM is imported when these functions are called.
 """
 
 from anatune.adapters.metaschedule.cost import cost_model

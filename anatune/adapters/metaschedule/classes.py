@@ -1,11 +1,11 @@
-"""The space generator and the search strategy, as MetaSchedule calls them."""
+"""The classes of the space generator and the search strategy that MetaSchedule calls."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import Context, RunnerResult, derived, run_secs
+from anatune.adapters.metaschedule.objects import Context, RunnerResult, derive_class, run_secs
 from anatune.adapters.metaschedule.tasks import Proposals, Settings, check_device, check_target, task_model, task_of
 from anatune.codegen.compat import same_structure
 from anatune.codegen.tvm.kernel import PREDICTED, THREADS, annotated_schedule, annotation
@@ -17,16 +17,16 @@ __all__ = ["search_strategy", "space_generator"]
 
 
 def space_generator(hardware: HardwareSpec, designs: int) -> ms.SpaceGenerator:
-    """Return a ``SpaceGenerator`` of the first schedules of the ranking."""
-    return derived(AnatuneSpace, meta_schedule().space_generator.PySpaceGenerator)(hardware, designs)
+    """Return a ``SpaceGenerator`` of the best predicted schedules."""
+    return derive_class(AnatuneSpace, meta_schedule().space_generator.PySpaceGenerator)(hardware, designs)
 
 
 def search_strategy(hardware: HardwareSpec, settings: Settings, batch: int) -> ms.SearchStrategy:
-    """Return a ``SearchStrategy`` that asks one of anatune's."""
-    return derived(AnatuneStrategy, meta_schedule().search_strategy.PySearchStrategy)(hardware, settings, batch)
+    """Return a ``SearchStrategy`` that asks a strategy of anatune."""
+    return derive_class(AnatuneStrategy, meta_schedule().search_strategy.PySearchStrategy)(hardware, settings, batch)
 
 
-def _own_context(context: Context) -> ms.TuneContext:
+def _default_context(context: Context) -> ms.TuneContext:
     """Return a context with MetaSchedule's own space and search for the same function."""
     return meta_schedule().TuneContext(
         context.mod,
@@ -40,7 +40,7 @@ def _own_context(context: Context) -> ms.TuneContext:
 
 
 class AnatuneSpace:
-    """Designs without choices: schedules of anatune's; MetaSchedule's own space for what anatune does not know."""
+    """A space of anatune's best predicted schedules, or MetaSchedule's own space for functions unknown to anatune."""
 
     def __init__(self, hardware: HardwareSpec, designs: int) -> None:
         self.sch_rules: list[ms.ScheduleRule] = []
@@ -55,22 +55,22 @@ class AnatuneSpace:
         self.context = context
 
     def generate_design_space(self, mod: tvm.IRModule) -> list[tvm.s_tir.Schedule]:
-        """Return traced schedules of a module."""
+        """Return the traced schedules of a module."""
         try:
             task = task_of(mod, self.context.target, self.hardware)
         except WorkloadError:
-            return list(_own_context(self.context).generate_design_space())
+            return list(_default_context(self.context).generate_design_space())
         check_target(self.context.target, self.hardware)
         model = task_model(task, self.hardware)
         return [task.schedule(model.space.schedule_of(point)) for point in model.rank(self.designs).points]
 
     def clone(self) -> ms.SpaceGenerator:
-        """Return another one for the same device."""
+        """Return a copy for the same device."""
         return space_generator(self.hardware, self.designs)
 
 
 class AnatuneStrategy:
-    """Proposals of a strategy of anatune's; MetaSchedule's own search for what anatune does not know."""
+    """A strategy of anatune, or MetaSchedule's own search for functions unknown to anatune."""
 
     def __init__(self, hardware: HardwareSpec, settings: Settings, batch: int) -> None:
         self.hardware = hardware
@@ -92,36 +92,36 @@ class AnatuneStrategy:
         database: ms.Database | None = None,
         cost_model: ms.CostModel | None = None,
     ) -> None:
-        """Begin, with what the database knows of the function."""
+        """Begin a search with the database's records of the function."""
         try:
             task = task_of(self.context.mod, self.context.target, self.hardware)
         except WorkloadError:
-            self.inner = _own_context(self.context)
+            self.inner = _default_context(self.context)
             self.inner.pre_tuning(max_trials, num_trials_per_iter, list(design_spaces), database, cost_model)
             return
         check_target(self.context.target, self.hardware)
         self.proposals = Proposals(task, self.hardware, self.settings, self.batch)
-        self.proposals.left, self.proposals.per_call = int(max_trials), int(num_trials_per_iter)
+        self.proposals.trials_left, self.proposals.per_call = int(max_trials), int(num_trials_per_iter)
         for record in database.get_all_tuning_records() if database is not None else ():
             if not same_structure(record.workload.mod, self.context.mod):
                 continue
             try:
                 schedule = annotated_schedule(record.trace)
             except AnatuneError:
-                continue  # an older version made it; whoever opened the database was told
+                continue  # written by an older version; opening the database reported it already
             if schedule is None or annotation(record.trace, PREDICTED) is not None:
                 continue
             if annotation(record.trace, THREADS) == task.threads:
                 self.proposals.remember(schedule, run_secs(record))
 
     def post_tuning(self) -> None:
-        """End."""
+        """End the search."""
         if self.inner is not None:
             self.inner.post_tuning()
         self.inner = self.proposals = None
 
     def generate_measure_candidates(self) -> object:
-        """Return the next candidates, None where there are none left."""
+        """Return the next candidates, or None at the end."""
         if self.proposals is None:
             return self.inner.generate_measure_candidates()
         package = meta_schedule()
@@ -129,12 +129,12 @@ class AnatuneStrategy:
         return [candidate(sch, arg_info.from_entry_func(sch.mod, True)) for sch in self.proposals.next()] or None
 
     def notify_runner_results(self, measure_candidates: object, results: Sequence[RunnerResult]) -> None:
-        """Learn from what was measured."""
+        """Learn from measurements."""
         if self.proposals is None:
             self.inner.notify_runner_results(measure_candidates, results)
         else:
             self.proposals.learn(list(results))
 
     def clone(self) -> ms.SearchStrategy:
-        """Return another one for the same device."""
+        """Return a copy for the same device."""
         return search_strategy(self.hardware, self.settings, self.batch)

@@ -1,11 +1,11 @@
-"""MetaSchedule databases that hold kernels of anatune's: opening them, also inside ``tune_tir`` and ``tune_relax``.
+"""Opening MetaSchedule databases that contain kernels of anatune, also inside ``tune_tir`` and ``tune_relax``.
 
 with target, anatune.adapters.metaschedule.open_database(work_dir):
     model = tvm.relax.transform.MetaScheduleApplyDatabase()(model)
 
-TVM's ``JSONDatabase`` replays its records while it is constructed, and ``tune_relax`` constructs it inside: no option
-of its sees the folder before. So the first call into this package that needs MetaSchedule wraps the constructor
-(`meta_schedule`): kernels are made known from the files first. Databases without kernels of anatune's open as ever.
+TVM's ``JSONDatabase`` replays its records while it is constructed, and ``tune_relax`` constructs it without asking any
+option first. The first call here that needs MetaSchedule therefore wraps the constructor (`meta_schedule`): the wrapper
+first registers the kernels in the files. Databases without kernels of anatune open as before.
 """
 
 from __future__ import annotations
@@ -29,22 +29,23 @@ _WRAPPED = "_knows_kernels_of_anatune"
 
 
 def open_database(folder: str | Path, on_skip: Callable[[str], None] | None = None) -> ms.database.JSONDatabase:
-    """Return the ``JSONDatabase`` of a folder, with anatune's kernels known to TVM so that its records can be applied.
+    """Open the ``JSONDatabase`` of a folder, and register anatune's kernels so that TVM can apply its records.
 
-    Inside ``with target:`` kernels that the target cannot run are left out, too.
+    Inside ``with target:``, kernels that the target cannot run are left out.
 
     Parameters
     ----------
     folder : str or Path
         The ``work_dir`` of ``tune_tir`` and ``tune_relax``.
     on_skip : callable, optional
-        Called with a line for each function whose fastest kernel cannot be made (any more): it keeps its own loops. By
-        default these lines are logged as warnings.
+        Called with a line for each function whose fastest kernel cannot be built by this version. Such a function keeps
+        its own loops. By default these lines are logged as warnings.
 
     Raises
     ------
     RecordError
-        It holds no database, or a line of it cannot be replayed: `repair_database` moves such lines aside.
+        The folder has no database, or TVM cannot replay one of its lines: `repair_database` moves such lines to another
+        file.
     MissingDependencyError
         TVM's MetaSchedule cannot be imported.
     """
@@ -58,25 +59,23 @@ def database_files(folder: str | Path) -> tuple[Path, Path]:
     Raises
     ------
     RecordError
-        One is missing.
+        A file is missing.
     """
-    place = checked_path("the database's folder", folder, RecordError)
-    paths = place / TVM_FILES[0], place / TVM_FILES[1]
+    base = checked_path("the database's folder", folder, RecordError)
+    paths = base / TVM_FILES[0], base / TVM_FILES[1]
     for path in paths:
         if not path.is_file():
-            raise RecordError(
-                f"{path}: no such file, expected a database of MetaSchedule's; name the work_dir that it was tuned in"
-            )
+            raise RecordError(f"{path}: no such file, expected a MetaSchedule database; name its work_dir")
     return paths
 
 
 def meta_schedule() -> ModuleType:
-    """Return TVM's meta_schedule package, whose databases know anatune's kernels from here on.
+    """Return TVM's meta_schedule package, and let its databases register anatune's kernels from now on.
 
     Raises
     ------
     MissingDependencyError
-        It cannot be imported.
+        The package cannot be imported.
     """
     package = import_meta_schedule()
     cls = package.database.JSONDatabase
@@ -85,29 +84,29 @@ def meta_schedule() -> ModuleType:
         register_errors()
 
         @functools.wraps(construct)
-        def opened(
+        def reopen(
             self: ms.database.JSONDatabase, *args: str, on_skip: Callable[[str], None] | None = None, **options: str
         ) -> None:
             paths = _paths(*args, **options)
-            if paths is None:  # TVM says what is missing
+            if paths is None:  # TVM reports the missing argument
                 construct(self, *args, **options)
                 return
             problems = register_files(*paths)
             try:
                 construct(self, *args, **options)
             except TVM_ERRORS as error:
-                raise _refused(paths[1], problems, error) from None
+                raise _explain_failure(paths[1], problems, error) from None
             register_database(self, on_skip)
 
-        setattr(opened, _WRAPPED, True)
-        cls.__init__ = opened
+        setattr(reopen, _WRAPPED, True)
+        cls.__init__ = reopen
     return package
 
 
 def _paths(
     path_workload: str | None = None, path_tuning_record: str | None = None, *, work_dir: str | None = None, **_: object
 ) -> tuple[Path, Path] | None:
-    """Return the files that ``JSONDatabase`` opens, from its arguments."""
+    """Return the files that ``JSONDatabase`` opens, given its arguments."""
     given = (path_workload, path_tuning_record)
     if work_dir is None and None in given:
         return None
@@ -115,14 +114,14 @@ def _paths(
     return Path(first), Path(second)
 
 
-def _refused(path: Path, problems: dict[int, str], error: BaseException) -> AnatuneError:
-    """Return what is said of a database that TVM did not open."""
+def _explain_failure(path: Path, problems: dict[int, str], error: BaseException) -> AnatuneError:
+    """Return the error for a database that TVM did not open."""
     if isinstance(error, AnatuneError):
         return error
-    what = f"TVM cannot read it: {last_line(error)}"
+    problem = f"TVM cannot read it: {last_line(error)}"
     if problems:
         number = min(problems)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        what = f"line {number}{more} cannot be replayed: {problems[number]}"
+        problem = f"line {number}{more} cannot be replayed: {problems[number]}"
     repair = "anatune.adapters.metaschedule.repair_database"
-    return RecordError(f"{path}: {what}; {repair}({str(path.parent)!r}) moves such lines to a file beside it")
+    return RecordError(f"{path}: {problem}; {repair}({str(path.parent)!r}) moves such lines to another file")

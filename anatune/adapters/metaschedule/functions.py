@@ -1,4 +1,4 @@
-"""What the functions of a MetaSchedule database compute, for the import of its tuning records."""
+"""The workloads of the functions in a MetaSchedule database, for the import of its tuning records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anatune.records.traces import Json
 
 
 def function_reader() -> FunctionReader | None:
-    """Return what reads an entry of database_workload.json, None where TVM is not installed."""
+    """Return a function that reads an entry of database_workload.json, or None if TVM is not installed."""
     try:
         meta_schedule = import_meta_schedule()
     except MissingDependencyError:

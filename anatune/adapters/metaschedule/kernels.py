@@ -1,8 +1,8 @@
-"""Kernels of anatune's in MetaSchedule databases, made known to TVM.
+"""Registration of anatune's kernels in MetaSchedule databases with TVM.
 
-TVM replays the traces of all records when it opens a database, and applies the fastest one of each function. Until a
-kernel is to be applied, the function's own loops stand under its name: a database has thousands of records, and
-making a kernel takes some hundredths of a second.
+TVM replays the traces of all records when it opens a database, and applies the fastest record of each function. A
+database has thousands of records, and building a kernel takes some hundredths of a second. Until a kernel is applied,
+the function's own loops are therefore registered under the kernel's name.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ __all__ = ["lines_of", "register_database", "register_files"]
 
 _log = logging.getLogger(__name__)
 
-_CUT = "it is no tuning record of MetaSchedule's (cut off?)"
+_CUT = "it is not a tuning record of MetaSchedule (cut off?)"
 _DAMAGED = (ValueError, TypeError, LookupError, AttributeError, RecursionError)
 
 
 def register_files(workloads: Path, records: Path) -> dict[int, str]:
-    """Let plain loops stand for the kernels in a database's files that TVM does not know yet.
+    """Register the functions' own loops in the place of a database's kernels that TVM does not know yet.
 
     Parameters
     ----------
     workloads, records : Path
-        ``database_workload.json`` and ``database_tuning_record.json``; those that are missing have no kernels.
+        ``database_workload.json`` and ``database_tuning_record.json``. Missing files have no kernels.
 
     Returns
     -------
     dict of int to str
-        Line of `records`, from 1 -> why TVM will not be able to replay it.
+        The lines of `records` (from 1) that TVM will not be able to replay, with the reasons.
 
     Raises
     ------
@@ -55,18 +55,18 @@ def register_files(workloads: Path, records: Path) -> dict[int, str]:
     """
     if not (workloads.is_file() and records.is_file()):
         return {}
-    known = import_tvm().s_tir.TensorIntrin
+    intrinsics = import_tvm().s_tir.TensorIntrin
     problems: dict[int, str] = {}
     tasks: dict[tuple[int, int], dict[Names, int]] = {}
     for number, line in enumerate(lines_of(records), 1):
         try:
             index, (trace, *_) = json.loads(line)
-            found = recorded_kernel(trace)
+            kernel = recorded_kernel(trace)
         except _DAMAGED:
             problems[number] = _CUT
             continue
-        if found is not None and any(known.get(name, allow_missing=True) is None for name in found[0]):
-            tasks.setdefault((int(index), found[1]), {})[found[0]] = number
+        if kernel is not None and any(intrinsics.get(name, allow_missing=True) is None for name in kernel[0]):
+            tasks.setdefault((int(index), kernel[1]), {})[kernel[0]] = number
     functions = lines_of(workloads) if tasks else []
     read = import_meta_schedule().database.Workload.from_json
     for (index, threads), kernels in tasks.items():
@@ -79,37 +79,36 @@ def register_files(workloads: Path, records: Path) -> dict[int, str]:
 
 
 def register_database(database: ms.Database, on_skip: Callable[[str], None] | None = None) -> int:
-    """Make anatune's kernels in an open database known to TVM: the fastest of each function, which TVM applies.
+    """Register the fastest kernel of each function in an open database, which TVM applies.
 
-    Where that cannot be made (any more), or not for the present target (``with target:``), the function's own loops
-    take its place: results are right, and slow.
+    If this version or the current target (``with target:``) cannot build a kernel, the function keeps its own loops:
+    the results are right, but slow.
 
     Parameters
     ----------
     database : tvm.s_tir.meta_schedule.database.Database
+        The open database.
     on_skip : callable, optional
-        Called with a line for each of those; by default they are logged as warnings.
+        Called with a line for each such function. By default these lines are logged as warnings.
 
     Returns
     -------
     int
-        Kernels, at most one a function.
+        The number of registered kernels, at most one for each function.
     """
     target = import_tvm().target.Target.current(allow_none=True)
-    found = 0
+    registered = 0
     for workload in {record.workload: None for record in database.get_all_tuning_records()}:
         for record in database.get_top_k(workload, 1):
             try:
-                found += _register(record, target)
+                registered += _register(record, target)
             except AnatuneError as error:
-                (on_skip or _log.warning)(
-                    f"a tuning record cannot be applied: {error}; its function keeps its own loops: tune it again"
-                )
-    return found
+                (on_skip or _log.warning)(f"record not applied: {error}; its function keeps slow loops, tune it again")
+    return registered
 
 
 def _register(record: TuningRecord, target: tvm.target.Target | None) -> bool:
-    """Register the kernel of a record; plain loops, and an AnatuneError, where that cannot be."""
+    """Register the kernel of a record; if it cannot be built, register the function's own loops and raise."""
     names = kernel_names(record.trace)
     if names is None:
         return False
@@ -124,16 +123,16 @@ def _register(record: TuningRecord, target: tvm.target.Target | None) -> bool:
 
 
 def lines_of(path: Path) -> list[bytes]:
-    """Return the lines of a file, without their ends; TVM knows no empty ones.
+    """Return the lines of a file without line ends; TVM writes no empty lines.
 
     Raises
     ------
     RecordError
-        It cannot be read.
+        The file cannot be read.
     """
     try:
         with open_file(path, None) as stream:
             text = stream.read()
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}, expected a database's file") from None
+        raise RecordError(f"{path}: {reason(error)}, expected a file of a MetaSchedule database") from None
     return text.removesuffix(b"\n").split(b"\n") if text else []

@@ -1,10 +1,10 @@
-"""A filter of MetaSchedule's GPU design spaces: candidates that break a limit of the device are not measured.
+"""A postprocessor for MetaSchedule's GPU design spaces that rejects candidates which break a limit of the device.
 
 ::
 
     space = PostOrderApply(postprocs=[*Postproc.create("cuda"), metaschedule.postproc("rtx3090")], ...)
 
-TVM is imported by the calls, not by the module.
+TVM is imported when these functions are called.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from anatune import api
 from anatune.adapters.device import gpu_of
 from anatune.adapters.metaschedule.database import meta_schedule
-from anatune.adapters.metaschedule.objects import Context, TracedSchedule, derived
+from anatune.adapters.metaschedule.objects import Context, TracedSchedule, derive_class
 from anatune.adapters.metaschedule.scores import GpuScorer
 from anatune.adapters.metaschedule.tasks import check_kind
 from anatune.core.hardware.spec import GpuSpec
@@ -27,41 +27,41 @@ from anatune.untyped import ms
 __all__ = ["REGISTERS_RULE", "AnatunePostproc", "postproc"]
 
 REGISTERS_RULE = "registers_per_thread"
-"""Rule of `postproc` beside those of the GPU model: a thread's sums alone do not fit its registers, so they spill."""
+"""The rule of `postproc` in addition to those of the GPU model: a thread's sums have to fit its registers."""
 _COLUMNS = {
     "threads_per_block": "threads_per_block",
     "shared_bytes_per_block": "shared_bytes_per_block",
     "grid_blocks": "blocks",
     REGISTERS_RULE: "accumulators_per_thread",
 }
-"""Rule -> column of the model that it limits."""
+"""The column of the model that each rule limits."""
 
 
 def postproc(hw: HardwareLike) -> ms.Postproc:
     """Return a ``Postproc`` that rejects GPU candidates which break a limit of the device.
 
-    Beside the model's rules (threads and shared memory of a block, blocks of the grid, local memory) it rejects threads
-    whose sums alone do not fit their registers (`REGISTERS_RULE`). What is not understood passes.
+    It applies the model's rules (threads and shared memory of a block, blocks of the grid, local memory), and also
+    rejects threads whose sums do not fit their registers (`REGISTERS_RULE`). Candidates that the model cannot judge
+    pass.
 
-    Attributes of what is returned: ``rejected`` (rule -> candidates), ``unknown`` (reason -> candidates), ``passed``;
-    ``explain(sch)`` is one sentence.
+    The result has the attributes ``rejected`` (candidates by rule), ``unknown`` (candidates by reason) and ``passed``,
+    and the method ``explain(sch)``, which returns a sentence.
 
     Raises
     ------
     SpaceError
-        `hw` is a CPU: there its limits forbid nothing, and no tile of registers that does not fit was safe to reject.
-        From the filter, when it is used: the target is no GPU.
+        `hw` is a CPU, whose limits forbid no candidate. Raised when the postprocessor is used: the target is not a GPU.
     UnknownNameError, SpecError, MissingDependencyError
-        As `cost_model`.
+        The device or MetaSchedule cannot be found, as in `cost_model`.
     """
     base = meta_schedule().postproc.PyPostproc
     spec = api.hardware(hw)
-    refused = f"postproc: {spec.name} is a CPU, expected a GPU: CPU tilings break no limits; use cost_model"
-    return derived(AnatunePostproc, base)(gpu_of(spec, refused))
+    refused = f"postproc: {spec.name} is a CPU, expected a GPU; CPU candidates break no limits, use cost_model instead"
+    return derive_class(AnatunePostproc, base)(gpu_of(spec, refused))
 
 
-class _Finding(NamedTuple):
-    """The rule that a candidate breaks ("": none), its value, the limit, and what it is of; or why nothing is known."""
+class _RuleFinding(NamedTuple):
+    """The rule that a candidate breaks (or ""), its value, limit and text; or the reason why it cannot be judged."""
 
     rule: str = ""
     value: float = 0.0
@@ -71,8 +71,8 @@ class _Finding(NamedTuple):
 
 
 @dataclass
-class _Shared:
-    """What clones of a filter have together: the function whose candidates come, and counts."""
+class _SharedCounts:
+    """The state that clones of a postprocessor share: the function whose candidates it gets, and counts."""
 
     task: GpuScorer | None = None
     passed: int = 0
@@ -81,16 +81,16 @@ class _Shared:
 
 
 class AnatunePostproc:
-    """The filter, as MetaSchedule calls it; clones count together."""
+    """The class of the postprocessor that MetaSchedule calls; clones share their counts."""
 
-    def __init__(self, hardware: GpuSpec, shared: _Shared | None = None) -> None:
+    def __init__(self, hardware: GpuSpec, shared: _SharedCounts | None = None) -> None:
         self.hardware = hardware
-        self._shared = shared or _Shared()
+        self._shared = shared or _SharedCounts()
         self.rejected, self.unknown = self._shared.rejected, self._shared.unknown
 
     @property
     def passed(self) -> int:
-        """Candidates that passed."""
+        """The number of candidates that passed."""
         return self._shared.passed
 
     def _initialize_with_tune_context(self, context: Context) -> None:
@@ -98,11 +98,11 @@ class AnatunePostproc:
         self._shared.task = GpuScorer(context.mod, self.hardware)
 
     def clone(self) -> ms.Postproc:
-        """Return another one that counts with this one."""
-        return derived(AnatunePostproc, meta_schedule().postproc.PyPostproc)(self.hardware, self._shared)
+        """Return a copy that shares the counts."""
+        return derive_class(AnatunePostproc, meta_schedule().postproc.PyPostproc)(self.hardware, self._shared)
 
     def apply(self, sch: TracedSchedule) -> bool:
-        """Return whether a candidate passes, and count it."""
+        """Count a candidate, and return whether it passes."""
         finding = self._judge(sch)
         if finding.unknown:
             self.unknown[finding.unknown] += 1
@@ -112,25 +112,25 @@ class AnatunePostproc:
         return not finding.rule
 
     def explain(self, sch: TracedSchedule) -> str:
-        """Return in one sentence what becomes of a candidate, and why."""
+        """Return a sentence that says whether a candidate passes, and why."""
         finding = self._judge(sch)
         if finding.unknown:
-            return f"kept, not judged: {finding.unknown}"
+            return f"kept, because it cannot be judged: {finding.unknown}"
         if finding.rule:
             value, most = f"{finding.value:,.10g} {finding.text}", f"{finding.limit:,.10g}"
             return f"rejected by {finding.rule}: {value}, {self.hardware.name} has at most {most}"
         return f"kept: it breaks no limit of {self.hardware.name}"
 
-    def _judge(self, sch: TracedSchedule) -> _Finding:
+    def _judge(self, sch: TracedSchedule) -> _RuleFinding:
         task = self._shared.task
         if task is None:
-            return _Finding(unknown="no function yet: a TuneContext gives one")
+            return _RuleFinding(unknown="no function is known yet; use it in a TuneContext")
         try:
             reading = task.read(sch)
         except UnfitError as why:
-            return _Finding(unknown=str(why))
+            return _RuleFinding(unknown=str(why))
         if not isinstance(reading, Tiling):
-            return _Finding(unknown="a CPU kernel of anatune's")
+            return _RuleFinding(unknown="it is a CPU kernel of anatune")
         model = task.model(reading.stages)
         point = model.space.point_of(task.plain_point(reading))[None, :]
         evaluation = model.evaluate(point)
@@ -139,8 +139,8 @@ class AnatunePostproc:
             rule = model.rules[code - 1]
             column = _COLUMNS.get(rule.id)
             value = evaluation.columns[column][0] if column else 4.0 * evaluation.columns["accumulators_per_thread"][0]
-            return _Finding(rule.id, float(value if rule.needed is None else rule.needed), rule.limit, rule.text)
+            return _RuleFinding(rule.id, float(value if rule.needed is None else rule.needed), rule.limit, rule.text)
         sums, limit = float(evaluation.columns[_COLUMNS[REGISTERS_RULE]][0]), self.hardware.registers.per_thread
         if sums > limit:
-            return _Finding(REGISTERS_RULE, sums, limit, "sums of a thread")
-        return _Finding()
+            return _RuleFinding(REGISTERS_RULE, sums, limit, "sums of a thread")
+        return _RuleFinding()

@@ -1,12 +1,12 @@
-"""``anatune prune --for metaschedule``: kept schedules as decisions of MetaSchedule's design space, one a line (JSON).
+"""``anatune prune --for metaschedule``: schedules as decisions of MetaSchedule's design space, one JSON line each.
 
-For a GPU a line has the decisions of SSSRRSRS multi-level tiling, in the order in which a trace samples them::
+For a GPU, a line has the decisions of SSSRRSRS multi-level tiling, in the order in which a trace samples them::
 
     {"predicted_s": 0.000246, "sample_perfect_tile": {"i": [8, 1, 4, 1, 16], ..., "k": [16, 64, 1]},
      "cooperative_fetch": {"A": 4, "B": 4}, "unroll_explicit": 512}
 
-`with_decisions` puts them into a trace. For a CPU a line is a schedule of anatune's own template
-(``Schedule.to_json``): MetaSchedule's tiling has no microkernels.
+`with_decisions` puts them into a trace. For a CPU, a line is a schedule of anatune's own template
+(``Schedule.to_json``), because MetaSchedule's tiling has no microkernels.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _FETCH_WIDTHS = (1, 2, 3, 4)
 UNROLL_STEPS = (0, 16, 32, 64, 128, 256, 512, 1024)
 _MOST_INNERMOST = 64
 _MOST_SHARED_BYTES = 49152
-"""Candidates and limits of MetaSchedule's CUDA design space, and of its targets: what a CUDA kernel can declare.
-Source: TVM 0.27, traces of generate_design_space() and max_shared_memory_per_block of its target tags."""
+"""The choices and limits of MetaSchedule's CUDA design space and targets. Source: TVM 0.27, traces of
+generate_design_space() and max_shared_memory_per_block of its target tags."""
 _MOST_READ = 20_000
-"""Schedules of which those are taken that MetaSchedule can express."""
+"""The number of schedules that are searched for those that MetaSchedule can express."""
 
 
 def metaschedule_lines(request: PruneRequest) -> Iterator[str]:
@@ -48,14 +48,14 @@ def metaschedule_lines(request: PruneRequest) -> Iterator[str]:
     Raises
     ------
     SpaceError
-        The template is another one than the first of the device's, or nothing that MetaSchedule expresses is kept.
+        The template is not the device's default, or MetaSchedule can express none of the schedules.
     """
     hardware = request.hardware
-    if hardware.kind == "cpu":  # its own template: all of it can be said
+    if hardware.kind == "cpu":  # anatune's own format can express every schedule
         yield from (schedule.to_json() for schedule, _ in itertools.islice(request.subset().entries(), request.most))
         return
     request.require_cuda_cores("metaschedule")
-    for schedule, prediction in _kept(request, hardware):
+    for schedule, prediction in _list_expressible(request, hardware):
         tiles = {axis.name: schedule.tiles[axis.name] for axis in request.workload.axes}
         entry = {
             "predicted_s": prediction.time_s,
@@ -66,41 +66,41 @@ def metaschedule_lines(request: PruneRequest) -> Iterator[str]:
         yield msgspec.json.encode(entry).decode()
 
 
-def _kept(request: PruneRequest, hardware: GpuSpec) -> Iterator[tuple[Schedule, Prediction]]:
-    """Yield the kept schedules that MetaSchedule can express; of a count so many, where there are so many."""
+def _list_expressible(request: PruneRequest, hardware: GpuSpec) -> Iterator[tuple[Schedule, Prediction]]:
+    """Yield schedules that MetaSchedule can express; as many as `request.keep` says, if that is a count."""
     counted = isinstance(request.keep, int)
     wanted: int = min(request.most, int(request.keep)) if counted else request.most
     plain = GpuModel(request.workload, hardware, plain=True)
     num_kept = int(request.keep) if counted else request.plain_subset(plain).num_kept
-    few = list(_few(request, plain, min(wanted, num_kept))) if request.may_choose(num_kept) else []
-    if few:
-        yield from few
+    chosen = list(_choose_expressible(request, plain, min(wanted, num_kept))) if request.may_choose(num_kept) else []
+    if chosen:
+        yield from chosen
         return
     most = max(_MOST_READ, wanted)
-    asked = dataclasses.replace(request, keep=most) if counted else request
-    found = 0
-    for read, (schedule, prediction) in enumerate(asked.plain_subset(plain).entries(), 1):
+    larger_request = dataclasses.replace(request, keep=most) if counted else request
+    yielded = 0
+    for read, (schedule, prediction) in enumerate(larger_request.plain_subset(plain).entries(), 1):
         if _is_expressible(schedule, prediction, hardware):
             yield schedule, prediction
-            found += 1
-        if found == wanted or read == most:
+            yielded += 1
+        if yielded == wanted or read == most:
             break
-    if not found:
+    if not yielded:
         raise SpaceError(
-            f"metaschedule: none of the first {read} schedules is in its design space (a block of at least "
-            f"{hardware.compute.warp_size} threads); keep more, or use --for json"
+            f"metaschedule: none of the best {read} schedules is in MetaSchedule's design space (thread blocks need at "
+            f"least {hardware.compute.warp_size} threads); keep more schedules, or use --for json"
         )
 
 
-def _few(request: PruneRequest, plain: GpuModel, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
-    """Yield few schedules that MetaSchedule can express, chosen as `anatune.prune` chooses them."""
+def _choose_expressible(request: PruneRequest, plain: GpuModel, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
+    """Yield a few schedules that MetaSchedule can express, selected in the same way as by `anatune.prune`."""
     model, hardware = request.plain_subset(plain).model, plain.hardware
 
     def express(points: NDArray[np.int64]) -> NDArray[np.int64]:
         schedules = map(plain.space.schedule_of, points)
-        fine = [_is_expressible(*both, hardware) for both in zip(schedules, plain.predictions(points), strict=True)]
-        found: NDArray[np.int64] = points[np.array(fine, dtype=bool)]
-        return found
+        flags = [_is_expressible(*both, hardware) for both in zip(schedules, plain.predictions(points), strict=True)]
+        expressible: NDArray[np.int64] = points[np.array(flags, dtype=bool)]
+        return expressible
 
     points = request.chosen(plain, model, wanted, express)
     if points is not None:
@@ -108,7 +108,7 @@ def _few(request: PruneRequest, plain: GpuModel, wanted: int) -> Iterator[tuple[
 
 
 def _is_expressible(schedule: Schedule, prediction: Prediction, hardware: GpuSpec) -> bool:
-    """Return whether MetaSchedule's design space has a schedule, and its postprocessors let it pass."""
+    """Return whether MetaSchedule's design space has a schedule and its postprocessors accept it."""
     spatial = [tile for tile in schedule.tiles.values() if len(tile) == 5]
     shared = prediction.resources["shared_bytes_per_block"]
     return (
@@ -121,15 +121,15 @@ def _is_expressible(schedule: Schedule, prediction: Prediction, hardware: GpuSpe
 
 
 def with_decisions(trace: tvm.s_tir.schedule.Trace | Sequence[Json], entry: Mapping[str, Json] | str) -> list[Json]:
-    """Return a trace of the CUDA design space with the decisions of a line; TVM is not needed.
+    """Return a trace of the CUDA design space with the decisions of a line; this does not need TVM.
 
     Parameters
     ----------
     trace
-        One of ``TuneContext.generate_design_space()``, the one without a software pipeline, as ``schedule.trace`` or as
-        JSON: ``[instructions, decisions]``.
+        The trace without software pipeline among those of ``TuneContext.generate_design_space()``, as
+        ``schedule.trace`` or as JSON: ``[instructions, decisions]``.
     entry
-        A line, or what it holds.
+        A line of the listing, as text or decoded.
 
     Returns
     -------
@@ -139,76 +139,74 @@ def with_decisions(trace: tvm.s_tir.schedule.Trace | Sequence[Json], entry: Mapp
     Raises
     ------
     SpaceError
-        The trace tiles something else, in another way, or lacks a decision.
+        The trace has other loops or another kind of tiling, or lacks a decision.
     """
     instructions, decisions = recorded_trace(trace) if hasattr(trace, "as_json") else trace
     given = msgspec.json.decode(entry) if isinstance(entry, str | bytes) else entry
     decided = {int(at): value for at, value in decisions}
     annotations = [(key, value) for _, key, value in _annotations(instructions)]
     if any(key == "software_pipeline_stage" for key, _ in annotations):
-        raise SpaceError("metaschedule: the trace has a software pipeline; take the first one of the design space")
+        raise SpaceError("metaschedule: the trace has a software pipeline; use the first trace of the design space")
     if not any(key.endswith("tiling_structure") and value == GPU_TILING for key, value in annotations):
-        raise SpaceError(f"metaschedule: the trace does not tile as {GPU_TILING}; give one of the CUDA design space")
+        raise SpaceError(f"metaschedule: the trace's tiling is not {GPU_TILING}; use one of the CUDA design space")
     decided |= _tiles(instructions, decided, given["sample_perfect_tile"])
-    sources = _fetched(instructions)
+    sources = _operand_of_block(instructions)
     for block, key, value in _annotations(instructions):
         if key.endswith("cooperative_fetch"):
             number = sources.get(block, -1)
             widths = list(given["cooperative_fetch"].values())
             if not 0 <= number < len(widths):
-                raise SpaceError(f"metaschedule: the trace stages operand {number}, of {len(widths)} in the line")
-            decided |= _chosen(instructions, value, widths[number])
+                raise SpaceError(f"metaschedule: the trace stages operand {number}, the line has {len(widths)}")
+            decided |= _find_decision(instructions, value, widths[number])
         elif key.endswith(("unroll_explicit", "unroll_implicit")):
-            decided |= _chosen(instructions, value, given["unroll_explicit"])
+            decided |= _find_decision(instructions, value, given["unroll_explicit"])
     return [instructions, [[at, decided[at]] for at in sorted(decided)]]
 
 
 def _annotations(instructions: Sequence[Json]) -> list[tuple[Json, str, Json]]:
-    """Return (block or loop, key, value) of every annotation."""
-    return [(step[1][0], str(step[2][0]), _unquoted(step[1][1])) for step in instructions if step[0] == "Annotate"]
+    """Return block or loop, key, and value of every annotation."""
+    return [(step[1][0], str(step[2][0]), _strip_quotes(step[1][1])) for step in instructions if step[0] == "Annotate"]
 
 
 def _tiles(
     instructions: Sequence[Json], decided: Mapping[int, Json], tiles: Mapping[str, Json]
 ) -> dict[int, list[int]]:
-    """Return the decisions of SamplePerfectTile: the axes in order, loops of one iteration may be missing."""
+    """Return the decisions of SamplePerfectTile for the axes in order; loops of one iteration may be missing."""
     places = [at for at, step in enumerate(instructions) if step[0] == "SamplePerfectTile"]
     left = list(tiles.items())
-    found = {}
-    for at in places:
-        now = [int(factor) for factor in decided[at]]
+    new_decisions = {}
+    for position in places:
+        now = [int(factor) for factor in decided[position]]
         while left and math.prod(left[0][1]) == 1 != math.prod(now):
             left.pop(0)
         if math.prod(now) == 1 and not (left and math.prod(left[0][1]) == 1):
-            found[at] = now  # a loop of one iteration that the workload does not have
+            new_decisions[position] = now  # the workload has no axis for this loop of one iteration
             continue
         if not left or len(now) != len(left[0][1]) or math.prod(now) != math.prod(left[0][1]):
             name = left[0][0] if left else "nothing"
-            raise SpaceError(
-                f"metaschedule: a loop of {math.prod(now)} in {len(now)} levels, the line has {name} there"
-            )
-        found[at] = [int(factor) for factor in left.pop(0)[1]]
+            raise SpaceError(f"metaschedule: a loop of {math.prod(now)} in {len(now)} levels where the line has {name}")
+        new_decisions[position] = [int(factor) for factor in left.pop(0)[1]]
     if any(math.prod(factors) > 1 for _, factors in left):
-        raise SpaceError(f"metaschedule: the trace has no loop of axis {left[0][0]}")
-    return found
+        raise SpaceError(f"metaschedule: the trace has no loop for axis {left[0][0]}, another workload?")
+    return new_decisions
 
 
-def _fetched(instructions: Sequence[Json]) -> dict[Json, int]:
-    """Return staging block -> number of the operand that it reads."""
+def _operand_of_block(instructions: Sequence[Json]) -> dict[Json, int]:
+    """Return the number of the operand that each staging block reads."""
     return {step[3][0]: int(step[2][0]) for step in instructions if step[0] == "CacheRead"}
 
 
-def _chosen(instructions: Sequence[Json], variable: Json, wanted: int) -> dict[int, int]:
-    """Return the decision of the SampleCategorical that makes a variable."""
-    for at, step in enumerate(instructions):
+def _find_decision(instructions: Sequence[Json], variable: Json, wanted: int) -> dict[int, int]:
+    """Return the decision of the SampleCategorical instruction that defines a variable."""
+    for position, step in enumerate(instructions):
         if step[0] == "SampleCategorical" and step[3] == [variable]:
             candidates = [int(value) for value in step[2][0]]
             if wanted not in candidates:
-                raise SpaceError(f"metaschedule: {wanted} is none of the trace's choices {candidates}")
-            return {at: candidates.index(wanted)}
+                raise SpaceError(f"metaschedule: {wanted} is not among the trace's choices {candidates}")
+            return {position: candidates.index(wanted)}
     return {}
 
 
-def _unquoted(value: Json) -> Json:
-    """Return a string without the quotation marks that traces put around it."""
+def _strip_quotes(value: Json) -> Json:
+    """Return a string without the quotes that traces put around it."""
     return value.strip('"') if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""What `tune_tir` and `tune_relax` take: a space, a strategy, a builder, or all of it at once."""
+"""Arguments of `tune_tir` and `tune_relax`: a space, a strategy, a builder, or all of them at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anatune.untyped import ms
 __all__ = ["builder", "space", "strategy", "tuning_options"]
 
 BATCH = 8
-"""Candidates between two lessons: MetaSchedule's own 64 would leave a run of 64 trials without any."""
+"""The candidates between two updates of the strategy. With MetaSchedule's own 64, a run of 64 trials has no update."""
 
 
 def tuning_options(
@@ -33,18 +33,18 @@ def tuning_options(
     Parameters
     ----------
     hw, strategy_name, seed
-        As for `strategy`.
+        The same as in `strategy`.
     build_timeout_s : float
-        Seconds that one candidate may take to build.
+        The time limit in seconds for building one candidate.
 
     Raises
     ------
     SpaceError
-        `hw` is a GPU of another vendor, or `build_timeout_s` no number of seconds.
+        `hw` is a GPU that is not NVIDIA's, or `build_timeout_s` is not a positive number.
     UnknownNameError, SpecError
-        There is no such hardware or strategy.
+        The device or the strategy is unknown.
     MissingDependencyError
-        TVM's MetaSchedule cannot be imported; the message has the pip command.
+        TVM's MetaSchedule cannot be imported. The message contains the pip command.
     """
     return {
         "space": space(hw),
@@ -55,17 +55,17 @@ def tuning_options(
 
 
 def space(hw: HardwareLike = "host", *, designs: int = 1) -> ms.SpaceGenerator:
-    """Return a ``SpaceGenerator``: the first schedules of anatune's ranking, each a design space without choices.
+    """Return a ``SpaceGenerator`` of anatune's best predicted schedules, each a design space without choices.
 
-    With `strategy` one is enough: it asks for others as it learns. With MetaSchedule's own "replay-trace" it is a plan:
-    the first `designs` of the ranking are what is measured.
+    One schedule is enough together with `strategy`, which asks for others as it learns. With MetaSchedule's own
+    "replay-trace", exactly the best `designs` schedules are measured.
 
     Parameters
     ----------
     hw
-        As for `strategy`.
+        The same as in `strategy`.
     designs : int
-        Schedules, at least 1.
+        The number of schedules, at least 1.
     """
     return space_generator(device_spec(hw), checked_integer("designs", designs, 1))
 
@@ -78,25 +78,25 @@ def strategy(
     start: str = "model",
     batch: int = BATCH,
 ) -> ms.SearchStrategy:
-    """Return a ``SearchStrategy`` that asks a strategy of anatune's, on functions that anatune understands.
+    """Return a ``SearchStrategy`` that asks a strategy of anatune for functions that anatune knows.
 
     Other functions get MetaSchedule's evolutionary search over its own space.
 
     Parameters
     ----------
     hw : str, Path, CpuSpec or GpuSpec
-        The device that the target names: a spec, its name, "host" (this CPU), or a file. GPUs are NVIDIA's.
+        The device of the target: a spec, its name, "host" (this CPU), or a TOML file. GPUs have to be NVIDIA's.
     name, seed, start
-        As for `anatune.search.base.make_strategy`.
+        The same as in `anatune.search.base.make_strategy`.
     batch : int
-        Candidates that are measured before the strategy learns from them, at most.
+        The most candidates that are measured before the strategy learns from them.
 
     Raises
     ------
     UnknownNameError
-        There is no such hardware, strategy or start.
+        The device, strategy or start is unknown.
     SpaceError
-        `hw` is a GPU of another vendor, or `batch` no integer >= 1.
+        `hw` is a GPU that is not NVIDIA's, or `batch` is not an integer >= 1.
     MissingDependencyError
         TVM's MetaSchedule cannot be imported.
     """
@@ -106,27 +106,27 @@ def strategy(
 
 
 def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> ms.Builder:
-    """Return a ``LocalBuilder`` whose workers leave out what x86 and ARM kernels do not need.
+    """Return a ``LocalBuilder`` whose workers do not import modules that x86 and ARM kernels do not need.
 
-    MetaSchedule's own build function imports TVM's tensor intrinsics of all devices in every worker, which takes 25 s
-    of the 30 s that it allows by default.
+    MetaSchedule's own build function imports TVM's tensor intrinsics for all devices in every worker. That takes 25 s
+    of its default limit of 30 s.
 
     Parameters
     ----------
     timeout_s : float
-        Seconds that one candidate may take.
+        The time limit in seconds for one candidate.
     max_workers : int, optional
-        Processes; by default one a CPU.
+        The number of processes. The default is one for each CPU.
 
     Raises
     ------
     SpaceError
-        A number is none, or too small.
+        An argument is not a number, or too small.
     MissingDependencyError
         TVM's MetaSchedule cannot be imported.
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
-        raise SpaceError(f"timeout_s is {shown(timeout_s)}, expected seconds > 0")
+        raise SpaceError(f"timeout_s is {shown(timeout_s)}, expected a number of seconds > 0")
     if max_workers is not None:
         max_workers = checked_integer("max_workers", max_workers, 1)
     local = meta_schedule().builder.LocalBuilder

@@ -1,4 +1,4 @@
-"""Damaged MetaSchedule databases: TVM opens none with a line that it cannot replay, such as one that was cut off."""
+"""Repair of MetaSchedule databases: TVM refuses a database with a line that it cannot replay, such as one cut off."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _ASIDE = ".damaged"
 
 
 def repair_database(folder: str | Path) -> int:
-    """Move the lines of a database that cannot be replayed to files beside it, so that the others can be used again.
+    """Move the lines of a database that TVM cannot replay to other files, so that TVM opens the database again.
 
-    The lines are appended to ``database_workload.json.damaged`` and ``database_tuning_record.json.damaged``. Nothing
-    may be tuned in the folder at the same time.
+    The lines are appended to ``database_workload.json.damaged`` and ``database_tuning_record.json.damaged``. No tuning
+    may run in the folder at the same time.
 
     Parameters
     ----------
@@ -34,12 +34,12 @@ def repair_database(folder: str | Path) -> int:
     Returns
     -------
     int
-        Lines that were moved; with 0 nothing is written.
+        The number of moved lines; if it is 0, nothing is written.
 
     Raises
     ------
     RecordError
-        It holds no database, or its files cannot be written.
+        The folder has no database, or its files cannot be written.
     MissingDependencyError
         TVM's MetaSchedule cannot be imported.
     """
@@ -63,7 +63,7 @@ def repair_database(folder: str | Path) -> int:
 
 
 def _workload(package: ModuleType, line: bytes) -> ms.database.Workload | None:
-    """Return the workload of a line, None where TVM cannot read it."""
+    """Return the workload of a line, or None if TVM cannot read it."""
     try:
         return package.Workload.from_json(json.loads(line))
     except (*TVM_ERRORS, RecursionError):
@@ -71,7 +71,7 @@ def _workload(package: ModuleType, line: bytes) -> ms.database.Workload | None:
 
 
 def _record(package: ModuleType, line: bytes, workloads: _Workloads) -> bytes | None:
-    """Return the line of a record with its workload's new number, None where TVM cannot replay it."""
+    """Return the line of a record with its workload's new number, or None if TVM cannot replay it."""
     try:
         index, record = json.loads(line)
         workload, number = workloads[index]
@@ -88,4 +88,4 @@ def _write(path: Path, good: list[bytes], bad: list[bytes]) -> None:
                 aside.writelines(line + b"\n" for line in bad)
         replace_file(path, [line + b"\n" for line in good])
     except OSError as error:
-        raise RecordError(f"{path}: {reason(error)}, expected a file to write; copy the database elsewhere") from None
+        raise RecordError(f"{path}: not repaired ({reason(error)}); copy the database to a writable folder") from None

@@ -1,4 +1,4 @@
-"""Predicted times of MetaSchedule's candidates for one function on one device, whatever proposed them."""
+"""Predicted times of MetaSchedule's candidates for one function on one device, whoever proposed them."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _DAMAGED = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 class CandidateScores(NamedTuple):
-    """What is predicted of a batch of candidates.
+    """The predictions for a batch of candidates.
 
     Attributes
     ----------
     time_s : (num_candidates,) float64
-        Seconds, NaN where the candidate is not understood.
+        The predicted seconds, NaN for a candidate that cannot be judged.
     rules : list of str
-        Id of the first limit of the device that a candidate breaks, "" where it breaks none.
+        The id of the first rule that each candidate breaks, or "".
     kinds : list of str
-        "kernel" (anatune's own), "cpu" or "gpu" (MetaSchedule's own space), "" where it is not understood.
+        "kernel" (anatune's own), "cpu" or "gpu" (MetaSchedule's own space), "" for a candidate that cannot be judged.
     features : list of (num_features,) float64
-        For learned corrections; of one length for each kind.
+        The features for learned corrections; their length depends on the kind.
     """
 
     time_s: Floats
@@ -55,8 +55,8 @@ class CandidateScores(NamedTuple):
     features: list[Floats]
 
 
-class _Batch(NamedTuple):
-    """Candidates of one kind: seconds, codes of the rules they break, features, and the rules."""
+class _ScoredBatch(NamedTuple):
+    """The scores of candidates of one kind: seconds, codes of the broken rules, features, and the rules."""
 
     time_s: Floats
     codes: NDArray[np.int64]
@@ -64,54 +64,55 @@ class _Batch(NamedTuple):
     rules: Sequence[Rule]
 
 
-def _of_points(model: Model, schedules: Sequence[Schedule]) -> _Batch:
+def _score_points(model: Model, schedules: Sequence[Schedule]) -> _ScoredBatch:
     points = np.array([model.space.point_of(schedule) for schedule in schedules], dtype=np.int64)
     table = model.feature_table(points)
-    return _Batch(table.time_s, table.rule, table.values, model.rules)
+    return _ScoredBatch(table.time_s, table.rule, table.values, model.rules)
 
 
 class CandidateScorer(ABC):
-    """Predicts times of schedules over one function. Not safe for concurrent use.
+    """Predicts times of schedules for one function. It is not safe for concurrent use.
 
     Parameters
     ----------
     module : tvm.IRModule
-        The function, before any schedule.
+        The function before scheduling.
     hardware : CpuSpec or GpuSpec
+        The device.
 
     Attributes
     ----------
     meaning : FunctionMeaning or None
-        None: the function is not understood.
+        The workload of the function, or None if anatune does not know it.
     unknown : Counter
-        Reason -> candidates that were not understood.
+        The number of candidates that could not be judged, by reason.
     """
 
     structure: ClassVar[str]
-    """How MetaSchedule's own space tiles for such a device."""
+    """The tiling structure of MetaSchedule's own space for such a device."""
 
     def __init__(self, module: tvm.IRModule, hardware: HardwareSpec) -> None:
         self.hardware: HardwareSpec = hardware
         self.unknown: Counter[str] = Counter()
         self.meaning: FunctionMeaning | None = None
-        self._why = ""
+        self._reason = ""
         try:
             self.meaning = FunctionMeaning(module)
         except AnatuneError as error:
-            self._why = str(error)
-        except _DAMAGED as error:  # a function of a form that nobody thought of is not understood, either
-            self._why = f"a function that cannot be read ({type(error).__name__})"
+            self._reason = str(error)
+        except _DAMAGED as error:  # a function of an unexpected form
+            self._reason = f"the function cannot be read ({type(error).__name__})"
 
     @property
-    def understood(self) -> FunctionMeaning:
-        """What the function computes; UnfitError where that is not understood."""
+    def known_meaning(self) -> FunctionMeaning:
+        """The meaning of the function; raises UnfitError if anatune does not know it."""
         if self.meaning is None:
-            raise UnfitError(self._why)
+            raise UnfitError(self._reason)
         return self.meaning
 
     @property
-    def floor_s(self) -> float:
-        """Seconds that arithmetic alone takes at the device's peak: the unit of scores."""
+    def peak_time_s(self) -> float:
+        """The seconds of the arithmetic at the device's peak, which are the unit of scores."""
         if self.meaning is None:
             return 1.0
         return self.meaning.workload.flop / self._peak_flop_per_s()
@@ -120,72 +121,72 @@ class CandidateScorer(ABC):
     def _peak_flop_per_s(self) -> float: ...
 
     @abstractmethod
-    def _tilings(self, stages: int, tilings: list[Tiling]) -> _Batch:
-        """Return predictions for MetaSchedule's own space, all with a staging pipeline of so many buffers."""
+    def _tilings(self, stages: int, tilings: list[Tiling]) -> _ScoredBatch:
+        """Return predictions for candidates of MetaSchedule's own space with this number of stages."""
 
     @abstractmethod
-    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _Batch:
+    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _ScoredBatch:
         """Return predictions for anatune's own kernels of a workload."""
 
     def read(self, sch: TracedSchedule) -> Schedule | Tiling:
-        """Return what a ``tvm.s_tir.Schedule`` stands for.
+        """Return the schedule or tiling that a ``tvm.s_tir.Schedule`` describes.
 
         Raises
         ------
         UnfitError
-            It is not understood.
+            The schedule cannot be judged.
         """
-        workload = self.understood.workload
+        workload = self.known_meaning.workload
         try:
-            own = annotated_schedule(sch.trace)
-            if own is not None:
-                return own
+            kernel_schedule = annotated_schedule(sch.trace)
+            if kernel_schedule is not None:
+                return kernel_schedule
             tiling = tiling_of(sch.trace)
             match_axes(tiling, workload)
         except AnatuneError as error:
             raise UnfitError(str(error)) from None
         except _DAMAGED as error:
-            raise UnfitError(f"a trace that cannot be read ({type(error).__name__})") from None
+            raise UnfitError(f"the trace cannot be read ({type(error).__name__})") from None
         if tiling.structure != self.structure:
-            raise UnfitError(f"tiling {tiling.structure}, expected {self.structure}")
+            raise UnfitError(f"the tiling is {tiling.structure}, expected {self.structure}")
         return tiling
 
     def score(self, schedules: Sequence[TracedSchedule]) -> CandidateScores:
-        """Return predictions of ``tvm.s_tir.Schedule`` objects, in order; what is not understood is counted."""
+        """Return predictions for ``tvm.s_tir.Schedule`` objects in order, and count those that cannot be judged."""
         count = len(schedules)
-        found = CandidateScores(np.full(count, np.nan), [""] * count, [""] * count, [np.empty(0)] * count)
+        scores = CandidateScores(np.full(count, np.nan), [""] * count, [""] * count, [np.empty(0)] * count)
         kernels: dict[Workload, dict[int, Schedule]] = {}
         tilings: dict[int, dict[int, Tiling]] = {}
-        for place, sch in enumerate(schedules):
+        for index, sch in enumerate(schedules):
             try:
                 reading = self.read(sch)
             except UnfitError as reason:
                 self.unknown[str(reason)] += 1
                 continue
             if isinstance(reading, Schedule):
-                kernels.setdefault(reading.workload, {})[place] = reading
+                kernels.setdefault(reading.workload, {})[index] = reading
             else:
-                tilings.setdefault(reading.stages, {})[place] = reading
+                tilings.setdefault(reading.stages, {})[index] = reading
         groups = [("kernel", partial(self._kernels, one, [*own.values()]), [*own]) for one, own in kernels.items()]
         own_space: str = self.hardware.kind
         groups += [(own_space, partial(self._tilings, one, [*own.values()]), [*own]) for one, own in tilings.items()]
-        for kind, predict, places in groups:
+        for kind, predict, indices in groups:
             try:
                 batch = predict()
             except (AnatuneError, UnfitError) as reason:
-                self.unknown[str(reason)] += len(places)
+                self.unknown[str(reason)] += len(indices)
                 continue
-            for at, place in enumerate(places):
-                code = int(batch.codes[at])
-                found.time_s[place] = batch.time_s[at]
-                found.kinds[place] = kind
-                found.rules[place] = batch.rules[code - 1].id if code else ""
-                found.features[place] = batch.features[at]
-        return found
+            for row, index in enumerate(indices):
+                code = int(batch.codes[row])
+                scores.time_s[index] = batch.time_s[row]
+                scores.kinds[index] = kind
+                scores.rules[index] = batch.rules[code - 1].id if code else ""
+                scores.features[index] = batch.features[row]
+        return scores
 
 
 class CpuScorer(CandidateScorer):
-    """For CPUs: compiled nests of MetaSchedule's own space, and anatune's kernels."""
+    """The scorer for CPUs: compiled loop nests of MetaSchedule's own space, and anatune's kernels."""
 
     structure = CPU_TILING
 
@@ -201,23 +202,23 @@ class CpuScorer(CandidateScorer):
 
     @cached_property
     def _nests(self) -> CompiledNestModel:
-        return CompiledNestModel(self.understood.workload, self._cpu, self._threads)
+        return CompiledNestModel(self.known_meaning.workload, self._cpu, self._threads)
 
-    def _tilings(self, stages: int, tilings: list[Tiling]) -> _Batch:
+    def _tilings(self, stages: int, tilings: list[Tiling]) -> _ScoredBatch:
         model = self._nests
         nests = nests_of(model.workload, tilings)
         evaluation = model.evaluate(nests)
-        return _Batch(evaluation.time_s, evaluation.rule, model.features(nests, evaluation), model.rules)
+        return _ScoredBatch(evaluation.time_s, evaluation.rule, model.features(nests, evaluation), model.rules)
 
-    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _Batch:
+    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _ScoredBatch:
         if workload not in self._models:
             threads = min(self._threads, self._cpu.compute.num_cores)
             self._models[workload] = unpacked_model(workload, self._cpu, threads)
-        return _of_points(self._models[workload], schedules)
+        return _score_points(self._models[workload], schedules)
 
 
 class GpuScorer(CandidateScorer):
-    """For GPUs: MetaSchedule's own space as points of the template for CUDA cores."""
+    """The scorer for GPUs: candidates of MetaSchedule's own space as points of the template `cuda`."""
 
     structure = GPU_TILING
 
@@ -225,40 +226,40 @@ class GpuScorer(CandidateScorer):
         super().__init__(module, hardware)
         self._gpu = hardware
         self._models: dict[int, GpuModel] = {}
-        self._own: dict[tuple[Workload, str], Model] = {}
+        self._kernel_models: dict[tuple[Workload, str], Model] = {}
 
     def _peak_flop_per_s(self) -> float:
         return self._gpu.compute.fp32_peak_flop_per_s
 
-    def _tilings(self, stages: int, tilings: list[Tiling]) -> _Batch:
-        return _of_points(self.model(stages), [self.plain_point(tiling) for tiling in tilings])
+    def _tilings(self, stages: int, tilings: list[Tiling]) -> _ScoredBatch:
+        return _score_points(self.model(stages), [self.plain_point(tiling) for tiling in tilings])
 
-    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _Batch:
+    def _kernels(self, workload: Workload, schedules: list[Schedule]) -> _ScoredBatch:
         if schedules[0].hardware.kind != "gpu":
-            raise UnfitError("a CPU kernel of anatune's for a GPU")
+            raise UnfitError("it is a CPU kernel of anatune, but the device is a GPU")
         key = (workload, schedules[0].template)
-        if key not in self._own:
-            self._own[key] = make_model(workload, self._gpu, schedules[0].template)
-        return _of_points(self._own[key], schedules)
+        if key not in self._kernel_models:
+            self._kernel_models[key] = make_model(workload, self._gpu, schedules[0].template)
+        return _score_points(self._kernel_models[key], schedules)
 
     def plain_point(self, tiling: Tiling) -> Schedule:
-        """Return the schedule for CUDA cores that a trace stands for, its staging pipeline left out."""
-        return self.understood.gpu_schedule(tiling._replace(stages=1), self._gpu)
+        """Return the schedule of the template `cuda` for a tiling, without its stages."""
+        return self.known_meaning.gpu_schedule(tiling._replace(stages=1), self._gpu)
 
     def model(self, stages: int) -> GpuModel:
-        """Return the model of tilings with a staging pipeline of so many buffers."""
+        """Return the model for tilings with this number of stages."""
         if stages not in self._models:
-            self._models[stages] = GpuModel(self.understood.workload, self._gpu, stages=stages, plain=True)
+            self._models[stages] = GpuModel(self.known_meaning.workload, self._gpu, stages=stages, plain=True)
         return self._models[stages]
 
 
 def scorer_of(module: tvm.IRModule, target: tvm.target.Target, hardware: HardwareSpec) -> CandidateScorer:
-    """Return what predicts times of candidates over a function.
+    """Return the scorer that predicts times of candidates for a function.
 
     Raises
     ------
     SpaceError
-        `target` and `hardware` are not both CPUs, or GPUs.
+        `target` and `hardware` are not of the same kind (CPU or GPU).
     """
     check_kind(target, hardware)
     if hardware.kind == "gpu":

@@ -1,4 +1,4 @@
-"""Functions that MetaSchedule tunes, as tasks of anatune's: what they compute, their model, and what to try next."""
+"""The functions that MetaSchedule tunes as tasks of anatune: workload, model, and the next schedules to measure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cache
 from typing import TypedDict
 
 from anatune import api
-from anatune.adapters.logs import measured
+from anatune.adapters.logs import read_times
 from anatune.adapters.metaschedule.objects import RunnerResult, TracedSchedule, measurement_of
 from anatune.arguments import shown
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
@@ -34,103 +34,103 @@ __all__ = [
     "check_kind",
     "check_target",
     "device_spec",
-    "target_from",
+    "read_target",
     "task_model",
     "task_of",
     "unpacked_model",
 ]
 
-_INSTEAD = "name the hardware that it is, as hw='rtx3090'"
+_INSTEAD = "name the hardware of the target, for example hw='rtx3090'"
 _log = logging.getLogger(__name__)
 _MOST_FAILURES = 100
-"""Kernels in a row that cannot be put into the function, after which the search ends."""
+"""The number of kernels that may fail to fit the function before the search ends."""
 
 
 def task_of(module: tvm.IRModule, target: tvm.target.Target, hardware: HardwareSpec) -> TirTask:
-    """Return what anatune understands of a TVM function.
+    """Return the task of a TVM function: its workload, and how kernels are put into it.
 
     Parameters
     ----------
     module : tvm.IRModule
-        With one PrimFunc.
+        A module with one PrimFunc.
     target : tvm.target.Target
-        A CPU's "num-cores" are the threads.
+        The target. The "num-cores" of a CPU are the threads.
 
     Raises
     ------
     WorkloadError
-        It is no function that anatune has kernels for; the message says why.
+        anatune has no kernels for this function. The message says why.
     """
     return TASKS[hardware.kind](module, int(target.attrs.get("num-cores", 1)))
 
 
-def target_from(target: tvm.target.Target) -> tvm.target.Target:
-    """Return a ``tvm.target.Target``, also of what TVM makes one of: a string, a dictionary.
+def read_target(target: tvm.target.Target) -> tvm.target.Target:
+    """Return a ``tvm.target.Target``, given as such, as a string or as a dictionary.
 
     Raises
     ------
     SpaceError
-        TVM knows no such target.
+        TVM does not know the target.
     """
-    made = import_tvm().target.Target
-    if isinstance(target, made):
+    target_class = import_tvm().target.Target
+    if isinstance(target, target_class):
         return target
     try:
-        return made(target)
+        return target_class(target)
     except TVM_ERRORS as error:
         raise SpaceError(f"target {shown(target)}: {last_line(error)}, expected a tvm.target.Target") from None
 
 
 def check_target(target: tvm.target.Target, hardware: HardwareSpec) -> None:
-    """Raise SpaceError unless `target` is a device such as `hardware`.
+    """Raise SpaceError unless `target` and `hardware` are the same kind of device.
 
-    Of a CPU LLVM may have to use the vectors: it would end the process. A GPU's architecture may be another one, see
-    `check_kind`.
+    LLVM has to know the vector instructions of a CPU, because it ends the process otherwise. A GPU's architecture may
+    differ, see `check_kind`.
     """
     check_device(target, hardware)
     if hardware.kind == "cpu" and (lacking := lacks_feature(target, hardware)):
         raise SpaceError(
-            f"target {target.attrs.get('mcpu', 'llvm')!s}: LLVM has no {lacking} for it, expected the vectors of "
-            f"{hardware.name}; take the target that anatune.adapters.relax.target({hardware.name!r}) returns"
+            f"target {target.attrs.get('mcpu', 'llvm')!s}: it has no {lacking}, expected the vector instructions of "
+            f"{hardware.name}; use the target that anatune.adapters.relax.target({hardware.name!r}) returns"
         )
 
 
 def check_kind(target: tvm.target.Target, hardware: HardwareSpec) -> None:
-    """Raise SpaceError unless `target` is a GPU where `hardware` is one, and a CPU where it is one.
+    """Raise SpaceError unless `target` and `hardware` are both GPUs or both CPUs.
 
-    A GPU of another architecture is told once, in the log: limits and times are those of `hardware`.
+    A warning is logged once if the GPUs have different architectures: limits and times are those of `hardware`.
     """
     keys = () if target is None else tuple(map(str, target.keys))
     wanted = hardware.kind
     if wanted not in keys:
         raise SpaceError(
-            f"metaschedule: the target is {_kind(target)}, expected a {wanted.upper()} as {hardware.name} is one; "
-            "name the hardware that the target names"
+            f"metaschedule: the target is {_target_kind(target)}, expected a {wanted.upper()} like {hardware.name}; "
+            "name the hardware of the target"
         )
     arch = str(target.attrs.get("arch", ""))
-    if wanted == "gpu" and _number(arch) != _number(hardware.arch):
-        _tell_once(
-            f"metaschedule: the target is of architecture {arch or 'unknown'}, {hardware.name} of {hardware.arch}: "
-            f"limits and predictions are those of {hardware.name}"
+    if wanted == "gpu" and _base_architecture(arch) != _base_architecture(hardware.arch):
+        _warn_once(
+            f"metaschedule: the target's architecture is {arch or 'unknown'}, that of {hardware.name} is "
+            f"{hardware.arch}; limits and predictions are those of {hardware.name}"
         )
 
 
-def _number(arch: str) -> str:
-    """Return an architecture without the letters of its variants: sm_90 of sm_90a."""
+def _base_architecture(arch: str) -> str:
+    """Return an architecture without the letter of a variant: sm_90 for sm_90a."""
     return arch.rstrip("abcdefghijklmnopqrstuvwxyz")
 
 
 @cache
-def _tell_once(line: str) -> None:
+def _warn_once(line: str) -> None:
     _log.warning(line)
 
 
-def _kind(target: tvm.target.Target) -> str:
+def _target_kind(target: tvm.target.Target) -> str:
     return "missing" if target is None else str(target.kind.name)
 
 
 def check_device(target: tvm.target.Target, hardware: HardwareSpec) -> None:
-    """Raise SpaceError unless `target` is a device of the kind of `hardware`."""
+    """Raise SpaceError unless `target` is of the kind of `hardware` (CPU or GPU)."""
     if hardware.kind == "gpu":
         check_kind(target, hardware)
     else:
@@ -139,8 +139,8 @@ def check_device(target: tvm.target.Target, hardware: HardwareSpec) -> None:
 
 def check_cpu(target: tvm.target.Target) -> None:
     """Raise SpaceError unless `target` is a CPU that LLVM compiles for."""
-    if _kind(target) != "llvm":
-        raise SpaceError(f"metaschedule: the target is {_kind(target)}, expected llvm (a CPU): {_INSTEAD}")
+    if _target_kind(target) != "llvm":
+        raise SpaceError(f"metaschedule: the target is {_target_kind(target)}, expected llvm (a CPU); {_INSTEAD}")
 
 
 def task_model(task: TirTask, hardware: HardwareSpec) -> Model:
@@ -151,7 +151,7 @@ def task_model(task: TirTask, hardware: HardwareSpec) -> Model:
 
 
 def unpacked_model(workload: Workload, hardware: CpuSpec, threads: int) -> CpuModel:
-    """Return a model where nothing is packed ahead, because TVM's functions take plain tensors."""
+    """Return a model without operands that are packed in advance, because TVM's functions take plain tensors."""
     return CpuModel(workload, hardware.with_threads(threads), constants=())
 
 
@@ -161,7 +161,7 @@ def device_spec(hw: HardwareLike) -> HardwareSpec:
     Raises
     ------
     SpaceError
-        It is a GPU of another vendor than NVIDIA.
+        The device is a GPU that is not NVIDIA's.
     """
     spec = api.hardware(hw)
     if limit := vendor_limit(spec):
@@ -170,7 +170,7 @@ def device_spec(hw: HardwareLike) -> HardwareSpec:
 
 
 class Settings(TypedDict):
-    """Arguments of `make_strategy`."""
+    """The arguments of `make_strategy`."""
 
     name: str
     seed: int
@@ -178,47 +178,47 @@ class Settings(TypedDict):
 
 
 class Proposals:
-    """Candidates for one function that anatune understands."""
+    """The schedules that a strategy of anatune proposes for one function."""
 
     def __init__(self, task: TirTask, hardware: HardwareSpec, settings: Settings, batch: int) -> None:
         self.task = task
         self.batch = batch
         self.model = task_model(task, hardware)
         self.strategy: Strategy = make_strategy(model=self.model, **settings)
-        self.left = 0
+        self.trials_left = 0
         self.per_call = batch
-        self._asked: list[Schedule] = []
+        self._proposed: list[Schedule] = []
 
     def next(self) -> list[TracedSchedule]:
-        """Return traced schedules of TVM's to measure; none: there is nothing left to ask."""
-        found: list[TracedSchedule] = []
-        self._asked = []
-        wanted = min(self.batch, self.per_call, self.left)
+        """Return the next traced TVM schedules to measure; an empty list ends the search."""
+        traced: list[TracedSchedule] = []
+        self._proposed = []
+        wanted = min(self.batch, self.per_call, self.trials_left)
         failures = 0
-        while len(found) < wanted and failures < _MOST_FAILURES:
-            asked = self.strategy.ask(wanted - len(found))
-            if not asked:
+        while len(traced) < wanted and failures < _MOST_FAILURES:
+            proposed = self.strategy.ask(wanted - len(traced))
+            if not proposed:
                 break
-            for schedule in asked:
+            for schedule in proposed:
                 try:
-                    found.append(self.task.schedule(schedule))
-                    self._asked.append(schedule)
-                except AnatuneError as error:  # a candidate that fails is data
+                    traced.append(self.task.schedule(schedule))
+                    self._proposed.append(schedule)
+                except AnatuneError as error:  # the strategy learns from failures, too
                     failures += 1
                     self._tell(schedule, Measurement(Outcome.BUILD_ERROR, message=str(error)))
-        self.left -= len(found)
-        return found
+        self.trials_left -= len(traced)
+        return traced
 
     def learn(self, results: Sequence[RunnerResult]) -> None:
-        """Take in what the runner says of the last candidates."""
-        for schedule, result in zip(self._asked, results, strict=False):
+        """Tell the strategy the runner's results for the last candidates."""
+        for schedule, result in zip(self._proposed, results, strict=False):
             self._tell(schedule, measurement_of(result))
-        self._asked = []
+        self._proposed = []
 
     def remember(self, schedule: Schedule, times_s: Sequence[float]) -> None:
-        """Take in a trial of an earlier run."""
+        """Tell the strategy a trial of an earlier run."""
         if schedule.workload == self.task.workload and schedule.hardware == self.model.hardware:
-            self._tell(schedule, measured(times_s, None))
+            self._tell(schedule, read_times(times_s, None))
 
     def _tell(self, schedule: Schedule, measurement: Measurement) -> None:
         self.strategy.tell([Trial(schedule, measurement, source="metaschedule", threads=self.task.threads)])

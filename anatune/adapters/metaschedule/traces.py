@@ -1,7 +1,7 @@
-"""What the traces of MetaSchedule's own design spaces mean: points of the template `cuda`, or compiled CPU nests.
+"""Traces of MetaSchedule's own design spaces as points of the template `cuda`, or as compiled CPU loop nests.
 
-Read are the decisions of one tiled block (`anatune.records.traces`). What they mean follows from the function:
-`FunctionMeaning` recognises what it computes and which operand has which number.
+The decisions of one tiled block are read (`anatune.records.traces`). Their meaning depends on the function:
+`FunctionMeaning` recognises its workload and the number of each operand.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ __all__ = ["FunctionMeaning", "nests_of", "recorded_trace", "tiling_of"]
 
 
 class FunctionMeaning:
-    """What a TVM function computes, as far as traces over it refer to it.
+    """The workload of a TVM function and the numbers of its operands, to which traces refer.
 
     Parameters
     ----------
     module : tvm.IRModule
-        With one PrimFunc, as it is before any schedule.
+        A module with one PrimFunc before scheduling.
 
     Raises
     ------
     WorkloadError
-        It is nothing that anatune understands; the message says why.
+        anatune does not know the function. The message says why.
     """
 
     def __init__(self, module: tvm.IRModule) -> None:
@@ -47,51 +47,51 @@ class FunctionMeaning:
         self._operands: dict[str, tuple[str, ...]] = {}
 
     def gpu_schedule(self, tiling: Tiling, hardware: GpuSpec) -> Schedule:
-        """Return the point of the template `cuda` (or `pipelined`) that a trace stands for.
+        """Return the schedule of the template `cuda` (or `pipelined`) for a tiling.
 
         Raises
         ------
         UnfitError
-            It is not of the GPU's structure, its tiles are not those of the function, or the pipelined template has no
-            such staging pipeline.
+            The tiling does not have the structure for GPUs, its tiles do not fit the function, or the template
+            `pipelined` does not have this number of stages.
         """
         if tiling.structure != GPU_TILING:
-            raise UnfitError(f"tiling {tiling.structure}, expected {GPU_TILING}")
-        names = self._numbered(tiling.block)
+            raise UnfitError(f"the tiling is {tiling.structure}, expected {GPU_TILING}")
+        names = self._operands_in_order(tiling.block)
         widths = {names[number]: width for number, width in tiling.fetch.items() if number < len(names)}
         tiles = match_axes(tiling, self.workload)
         return gpu_schedule(self.workload, hardware, tiles, tiling.unroll, widths, tiling.stages)
 
-    def _numbered(self, block: str) -> tuple[str, ...]:
+    def _operands_in_order(self, block: str) -> tuple[str, ...]:
         """Return the tensors of the workload in the order in which the block reads them."""
         if block not in self._operands:
             tensors = tuple(access.tensor for access in self.workload.reads)
             schedule = import_tvm().s_tir.Schedule(self._module)
             name = str(next(iter(self._module.get_global_vars())).name_hint)
-            found = schedule.get(schedule.get_sblock(block, name))
+            block_node = schedule.get(schedule.get_sblock(block, name))
             try:
-                buffers = read_block(found).buffers
+                buffers = read_block(block_node).buffers
             except WorkloadError:
                 buffers = ()
             order = [
                 next((tensors[at] for at, own in enumerate(buffers[:-1]) if own.same_as(region.source)), "")
-                for region in found.reads
+                for region in block_node.reads
             ]
             self._operands[block] = tuple(name for name in order if name) or tensors
         return self._operands[block]
 
 
 def tiling_of(trace: tvm.s_tir.schedule.Trace) -> Tiling:
-    """Return what a ``tvm.s_tir.schedule.Trace`` decides.
+    """Return the tiling that a ``tvm.s_tir.schedule.Trace`` decides.
 
     Raises
     ------
     UnfitError
-        It tiles in a way that is not understood.
+        anatune does not know this way of tiling.
     """
     names: dict[Hashable, str] = {}
 
-    def word(value: ir.Expr) -> Json:
+    def plain(value: ir.Expr) -> Json:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
@@ -100,74 +100,74 @@ def tiling_of(trace: tvm.s_tir.schedule.Trace) -> Tiling:
         if kind in ("IntImm", "FloatImm", "StringImm"):
             return value.value
         if kind in ("Array", "list", "tuple"):
-            return [word(one) for one in value]
+            return [plain(one) for one in value]
         return names.setdefault(value, f"r{len(names)}")
 
     instructions: list[Json] = []
     decisions: list[Json] = []
-    decided = trace.decisions
+    decision_of = trace.decisions
     for item in trace.insts:
         kind = str(item.kind.name)
         if kind == "EnterPostproc":
             break
         if kind not in KINDS:
             continue
-        if item in decided:
-            decisions.append([len(instructions), word(decided[item])])
-        wanted = zip(("inputs", "attrs", "outputs"), KINDS[kind], strict=True)  # the others cost a millisecond
+        if item in decision_of:
+            decisions.append([len(instructions), plain(decision_of[item])])
+        wanted = zip(("inputs", "attrs", "outputs"), KINDS[kind], strict=True)  # all cost 1 ms
         instructions.append(
-            [kind, *([word(one) for one in getattr(item, part)] if read else [] for part, read in wanted)]
+            [kind, *([plain(one) for one in getattr(item, part)] if read else [] for part, read in wanted)]
         )
     return read_trace(instructions, decisions)
 
 
 def nests_of(workload: Workload, tilings: Sequence[Tiling]) -> TiledNests:
-    """Return CPU tilings as a batch.
+    """Return CPU tilings as one batch of arrays.
 
     Raises
     ------
     UnfitError
-        One is not of the CPU's structure, or not of the workload's extents.
+        A tiling does not have the structure for CPUs, or does not fit the workload's extents.
     """
     factors = []
     for tiling in tilings:
         if tiling.structure != CPU_TILING:
-            raise UnfitError(f"tiling {tiling.structure}, expected {CPU_TILING}")
+            raise UnfitError(f"the tiling is {tiling.structure}, expected {CPU_TILING}")
         tiles = match_axes(tiling, workload)
         factors.append([factor for axis in workload.axes for factor in tiles[axis.name]])
 
-    def column(values: Iterable[int]) -> NDArray[np.int64]:
+    def make_column(values: Iterable[int]) -> NDArray[np.int64]:
         return np.fromiter(values, dtype=np.int64, count=len(tilings))
 
     return TiledNests(
         np.array(factors, dtype=np.int64).reshape(len(tilings), -1),
-        column(tiling.unroll for tiling in tilings),
-        column(tiling.vectorize for tiling in tilings),
-        column(tiling.parallel for tiling in tilings),
-        column(_depth(tiling, workload, tiling.write_depth) for tiling in tilings),
-        column(_depth(tiling, workload, next(iter(tiling.producers.values()), NO_PRODUCER)) for tiling in tilings),
+        make_column(tiling.unroll for tiling in tilings),
+        make_column(tiling.vectorize for tiling in tilings),
+        make_column(tiling.parallel for tiling in tilings),
+        make_column(_depth(tiling, workload, tiling.write_depth) for tiling in tilings),
+        make_column(_depth(tiling, workload, next(iter(tiling.producers.values()), NO_PRODUCER)) for tiling in tilings),
     )
 
 
 def _depth(tiling: Tiling, workload: Workload, depth: int) -> int:
-    """Return a loop's number among the loops of the workload's axes: the block may have loops of one iteration more."""
+    """Return a loop's number among the loops of the workload's axes, without additional loops of one iteration."""
     if depth < 0:
         return depth
     spatial, reduction = tiling.loops("S"), tiling.loops("R")
-    kept = []
+    has_axis = []
     for level in CPU_TILING:
         loops, axes = (spatial, workload.spatial_axes) if level == "S" else (reduction, workload.reduction_axes)
-        kept += [len(loops) == len(axes) or math.prod(factors) > 1 for factors in loops]
-    return sum(kept[: depth + 1]) - 1
+        has_axis += [len(loops) == len(axes) or math.prod(factors) > 1 for factors in loops]
+    return sum(has_axis[: depth + 1]) - 1
 
 
 def recorded_trace(trace: tvm.s_tir.schedule.Trace) -> Json:
-    """Return a trace as plain lists, as MetaSchedule's databases hold it: ``[instructions, decisions]``."""
+    """Return a trace as plain lists, ``[instructions, decisions]``, as in MetaSchedule's databases."""
     return _plain(trace.as_json())
 
 
 def _plain(value: tvm.runtime.Object) -> Json:
-    """Return TVM's lists, strings and numbers as Python's."""
+    """Convert TVM's lists, strings and numbers to Python objects."""
     if value is None or isinstance(value, bool | int | float):
         return value
     if isinstance(value, str):

@@ -1,9 +1,9 @@
-"""Triton: ``@triton.autotune`` measures only the configurations that deserve it, for matmul-like kernels.
+"""Triton: ``@triton.autotune`` measures only the best predicted configurations of matmul-like kernels.
 
-``prune_configs_by=matmul_pruner(hw="auto", keep=8)`` leaves the eight of smallest predicted time, the caller's first
-configuration among them; `attention_pruner` does it for attention, `moe_pruner` for the products of experts;
-`configs_for` proposes configurations that nobody has listed. None of them needs a GPU before the first call, nor
-imports Triton before it has to.
+``prune_configs_by=matmul_pruner(hw="auto", keep=8)`` keeps the eight configurations with the smallest predicted times,
+always including the caller's first one. `attention_pruner` does the same for attention, and `moe_pruner` for the matrix
+products of experts. `configs_for` proposes configurations for a product. These functions need no GPU before the first
+call, and import Triton only when they need it.
 """
 
 from anatune.adapters.triton.attention import AttentionPruner, attention_pruner

@@ -1,4 +1,4 @@
-"""What a Triton kernel's arguments and configurations are called, and what they say about the product."""
+"""The names of a Triton kernel's arguments and meta-parameters, and the product that they describe."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS
 
 KernelNames: TypeAlias = Mapping[str, str | bool | Callable[[Arguments], int]]
-"""What anatune calls something -> what the kernel calls it; for sizes also a function of all arguments, for options
-also whether it always has them."""
+"""anatune's name -> the kernel's name of it. The value may also be a function of all arguments (for sizes), or a bool
+that says whether the kernel always has an option."""
 DtypeLike: TypeAlias = str | tuple[str, str]
-"""Type of the operands, or of the left and the right one ("int4": two weights in an element of 8 bits)."""
+"""The type of both operands, or the types of the left and the right one ("int4": two weights in an 8-bit element)."""
 
 SIZES = ("m", "n", "k")
 OPERANDS = ("a", "b", "c")
@@ -52,20 +52,21 @@ class ArgumentNames:
     Parameters
     ----------
     names : mapping, optional
-        What the kernel calls things; of what is left out, usual spellings are recognised.
+        The kernel's names. Usual spellings are recognised for names that are not given.
     dtype : str or pair of str, optional
-        Of the operands; left out: theirs, float32 as "tf32" (Triton's default precision).
+        The type of the operands. The default is the type of the tensors, with float32 as "tf32" (Triton's default
+        precision).
 
     Raises
     ------
     SpaceError
-        A key of `names` is unknown, or the dtype is.
+        A key of `names` or the dtype is unknown.
     """
 
     spellings: ClassVar[Mapping[str, tuple[str, ...]]] = SPELLINGS
-    """What `names` may name -> usual names, in lower case without underscores."""
+    """The keys that `names` may have -> usual names, in lower case without underscores."""
     sizes: ClassVar[tuple[str, ...]] = SIZES
-    """Of these, numbers that may be functions of all arguments."""
+    """The keys whose values may be functions of all arguments."""
 
     def __init__(self, names: KernelNames | None = None, dtype: object | None = None) -> None:
         if names is not None and not isinstance(names, Mapping):
@@ -73,11 +74,11 @@ class ArgumentNames:
         self.names = dict(names or {})
         for key, value in self.names.items():
             if key not in self.spellings:
-                raise SpaceError(f"names: unknown key {shown(key)}, expected some of {', '.join(self.spellings)}")
+                raise SpaceError(f"names: key {shown(key)} is unknown, expected keys among {', '.join(self.spellings)}")
             fits = (callable(value) and key in self.sizes) or (isinstance(value, bool) and key in OPTION_FIELDS)
             if not (isinstance(value, str) or fits):
-                raise SpaceError(f"names[{key!r}] is {shown(value)}, expected the name that the kernel uses")
-        self.dtypes = given_dtypes(dtype)
+                raise SpaceError(f"names[{key!r}] is {shown(value)}, expected the kernel's name of it")
+        self.dtypes = parse_dtypes(dtype)
         self._of_config: dict[tuple[str, ...], list[str | None]] = {}
 
     def tile(self, kwargs: Arguments, num_warps: object, num_stages: object) -> list[int]:
@@ -86,37 +87,37 @@ class ArgumentNames:
         Raises
         ------
         SpaceError
-            A block size is not among its meta-parameters, or something is no positive integer.
+            A block size is not among the meta-parameters, or a value is not a positive integer.
         """
         keys = tuple(kwargs)
-        found = self._of_config.get(keys)
-        if found is None:
-            found = self._of_config[keys] = [self._in_config(field, keys) for field in TILE_FIELDS]
-        row = [1 if key is None else kwargs[key] for key in found]
-        for at, given in ((3, num_warps), (4, num_stages)):
-            row[at] = row[at] if found[at] is not None else given
+        keys_of_fields = self._of_config.get(keys)
+        if keys_of_fields is None:
+            keys_of_fields = self._of_config[keys] = [self._find_in_config(field, keys) for field in TILE_FIELDS]
+        row = [1 if key is None else kwargs[key] for key in keys_of_fields]
+        for index, declared in ((3, num_warps), (4, num_stages)):
+            row[index] = row[index] if keys_of_fields[index] is not None else declared
         for field, value in zip(TILE_FIELDS, row, strict=True):
-            # a bool is an int; a split or a number of stages of 0 means none, and is taken as 1
+            # a bool is an int; 0 for split_k, group_m or num_stages means 1
             if type(value) is not int or value < (0 if field in ("num_stages", "split_k", "group_m") else 1):
                 raise SpaceError(f"configuration {shown(dict(kwargs))}: {field} is {shown(value)}, expected an integer")
         return [max(1, value) for value in row]
 
-    def fixed(self, arguments: Arguments) -> dict[str, Argument]:
-        """Return the block sizes that a call passes itself; a configuration's own come first."""
-        found = [self._named(field, arguments) for field in _MANDATORY]
-        return {key: arguments[key] for key in found if key is not None and key in arguments}
+    def find_block_sizes(self, arguments: Arguments) -> dict[str, Argument]:
+        """Return the block sizes among the arguments of a call; those of a configuration have priority."""
+        names = [self._find_name(field, arguments) for field in _MANDATORY]
+        return {key: arguments[key] for key in names if key is not None and key in arguments}
 
     def option(self, field: str, arguments: Arguments) -> bool | None:
-        """Return whether a call, with a configuration's meta-parameters, says that it has one of `OPTION_FIELDS`."""
-        given = self.names.get(field)
-        if isinstance(given, bool):
-            return given
-        key = self._named(field, arguments)
+        """Return whether the arguments of a call set one of `OPTION_FIELDS`, or None if they do not say."""
+        declared = self.names.get(field)
+        if isinstance(declared, bool):
+            return declared
+        key = self._find_name(field, arguments)
         return None if key is None or key not in arguments else bool(arguments[key])
 
     def num_programs(self, arguments: Arguments) -> int | None:
-        """Return the number of persistent blocks that a kernel is told, None where it is not."""
-        key = self._named("num_sms", arguments)
+        """Return the number of persistent blocks that the kernel gets as an argument, or None."""
+        key = self._find_name("num_sms", arguments)
         value = None if key is None else arguments.get(key)
         return value if type(value) is int and value > 0 else None
 
@@ -126,7 +127,7 @@ class ArgumentNames:
         Raises
         ------
         SpaceError
-            An extent or the dtype cannot be found among the arguments, the operands differ in type, or they are no
+            An extent or the dtype is not among the arguments, the operands have different types, or they are not the
             matrices of one product.
         """
         sizes = {size: self._size(size, arguments) for size in SIZES}
@@ -146,70 +147,70 @@ class ArgumentNames:
         check_operands(problem, operands)
         return problem, operands
 
-    def _in_config(self, field: str, keys: tuple[str, ...]) -> str | None:
-        given = self.names.get(field)
-        if isinstance(given, str):
-            if given in keys:
-                return given
+    def _find_in_config(self, field: str, keys: tuple[str, ...]) -> str | None:
+        declared = self.names.get(field)
+        if isinstance(declared, str):
+            if declared in keys:
+                return declared
             if field in _MANDATORY:
-                raise SpaceError(f"configuration with {', '.join(keys)}: names says {given} for {field}, which is none")
+                raise SpaceError(f"configuration with {', '.join(keys)}: no {declared}, which names gives for {field}")
             return None
         matches = [key for key in keys if _plain(key) in self.spellings[field]]
         if not matches and field in _MANDATORY:
             raise SpaceError(
-                f"configuration with {', '.join(keys) or 'no meta-parameters'}: which one is {field}? "
-                f"say so, as names={{{field!r}: {keys[0] if keys else 'BLOCK_M'!r}}}"
+                f"configuration with {', '.join(keys) or 'no meta-parameters'}: {field} is not among them; name it, "
+                f"for example names={{{field!r}: {keys[0] if keys else 'BLOCK_M'!r}}}"
             )
         return matches[0] if matches else None
 
-    def _named(self, field: str, arguments: Arguments) -> str | None:
-        """Return what a call's argument is called, None where no spelling of it is among them."""
-        given = self.names.get(field)
+    def _find_name(self, field: str, arguments: Arguments) -> str | None:
+        """Return the kernel's name of an argument, or None if no usual spelling is among the arguments."""
+        declared = self.names.get(field)
         return (
-            given
-            if isinstance(given, str)
+            declared
+            if isinstance(declared, str)
             else next((k for k in arguments if _plain(k) in self.spellings[field]), None)
         )
 
     def _size(self, size: str, arguments: Arguments) -> int:
-        given = self.names.get(size)
-        if callable(given):
+        declared = self.names.get(size)
+        if callable(declared):
             try:
-                return given(arguments)
+                return declared(arguments)
             except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
                 raise SpaceError(f"names[{size!r}] fails: {type(error).__name__}: {error!s:.60}") from error
-        key = self._named(size, arguments)
+        key = self._find_name(size, arguments)
         if key is None or key not in arguments:
             raise SpaceError(
-                f"the kernel's arguments {', '.join(arguments)}: which one is {size}? say so, as "
-                f"names={{{size!r}: 'NAME'}}, or as a function of all arguments"
+                f"the kernel's arguments {', '.join(arguments)}: {size} is not among them; name it with "
+                f"names={{{size!r}: 'NAME'}}, or give a function of all arguments"
             )
         return arguments[key]  # type: ignore[no-any-return]  # MatmulProblem checks it
 
     def _operand(self, name: str, arguments: Arguments) -> Operand | None:
-        given = self.names.get(name)
-        if isinstance(given, str):
-            found = Operand.of(arguments.get(given.removesuffix(_TRANSPOSED)))
-            return found.turned() if found is not None and given.endswith(_TRANSPOSED) else found
-        operands = {key: found for key, value in arguments.items() if (found := Operand.of(value)) is not None}
+        declared = self.names.get(name)
+        if isinstance(declared, str):
+            operand = Operand.of(arguments.get(declared.removesuffix(_TRANSPOSED)))
+            return operand.transpose() if operand is not None and declared.endswith(_TRANSPOSED) else operand
+        operands = {key: operand for key, value in arguments.items() if (operand := Operand.of(value)) is not None}
         spelled = (found for key, found in operands.items() if _plain(key) in self.spellings[name])
         return next(spelled, next(iter(operands.values()), None) if name == "a" else None)
 
 
-def given_dtypes(dtype: object | None) -> tuple[str, ...]:
-    """Return the types that a caller says the operands have: none, one for both, or one each.
+def parse_dtypes(dtype: object | None) -> tuple[str, ...]:
+    """Return the operand types of the argument `dtype`: no type, one type for both operands, or one each.
 
     Raises
     ------
     SpaceError
-        One is unknown, or the pair is no pair that kernels multiply.
+        A type is unknown, or kernels cannot multiply the pair.
     """
     if dtype is None:
         return ()
     if not isinstance(dtype, tuple | list):
         return (dtype_name(dtype),)
     if len(dtype) != len(OPERANDS) - 1:
-        raise SpaceError(f"dtype is {shown(dtype)}, expected one type, or a pair as ('bfloat16', 'int8')")
+        raise SpaceError(f"dtype is {shown(dtype)}, expected one type, or a pair such as ('bfloat16', 'int8')")
     left, right = dtype
     names = (dtype_name(left), PACKED if str(right) == PACKED else dtype_name(right))
     operand_types(None, None, names)

@@ -1,7 +1,4 @@
-"""What Triton's autotuner asks of an object that prunes its configurations, whatever the kernel computes.
-
-A launch of a kernel says the blocks of its grid, and options that no model knows.
-"""
+"""The base class of all pruners for Triton's autotuner, and the grid of a kernel's launch."""
 
 from __future__ import annotations
 
@@ -21,56 +18,56 @@ from anatune.templates.triton.tiles import TILE_FIELDS
 
 
 class Config(Protocol):
-    """A ``triton.Config``, as far as it is read here."""
+    """The attributes of ``triton.Config`` that are read here."""
 
     kwargs: dict[str, Argument]
     num_warps: int
     num_stages: int
 
 
-class Launch:
-    """The grid of a call.
+class LaunchGrid:
+    """The grid of a kernel's launch.
 
     Parameters
     ----------
     problem
-        What the call computes.
+        The product that the call computes.
     grid
-        What the kernel is launched with: extents, or a function of all arguments; None where it is not known.
+        The grid: extents, or a function of all arguments; None if it is not known.
     num_sms : int
-        Of the device.
+        The number of SMs of the device.
     num_programs : int, optional
-        What the kernel is told of them (an argument as NUM_SMS); a grid of so many blocks or a multiple is that of a
-        persistent kernel, even where there are fewer tiles.
+        The number of persistent blocks that the kernel gets as an argument (NUM_SMS). A grid of so many blocks or a
+        multiple belongs to a persistent kernel, even if there are fewer tiles.
     """
 
     def __init__(self, problem: MatmulProblem, grid: Argument, num_sms: int, num_programs: int | None = None) -> None:
         self.problem, self.grid = problem, grid
         self.num_sms, self.num_programs = num_sms, num_programs
 
-    def is_persistent(self, tile: list[int], arguments: Arguments, *, said: bool = False) -> bool:
-        """Return whether blocks take several tiles of the result in turn, one block for each SM or a few.
+    def is_persistent(self, tile: list[int], arguments: Arguments, *, is_declared: bool = False) -> bool:
+        """Return whether the kernel is persistent: one or a few blocks for each SM compute several tiles in turn.
 
         Parameters
         ----------
         tile : list of int
-            Of one configuration, in the order of `TILE_FIELDS`.
+            The tile of one configuration, in the order of `TILE_FIELDS`.
         arguments
-            Of the kernel, with the configuration's meta-parameters.
+            The arguments of the kernel and the meta-parameters of the configuration.
         said : bool
-            Whether the caller says so; any grid will do then.
+            Whether the caller declares the kernel persistent; then every grid is accepted.
 
         Raises
         ------
         SpaceError
-            There are more blocks than tiles (a batch in another dimension of the grid), or fewer and no multiple of
-            the device's SMs.
+            There are more blocks than tiles (a batch in another dimension of the grid), or fewer blocks, whose number
+            is not a multiple of the device's SMs.
         """
-        if said or self.grid is None:
-            return said
+        if is_declared or self.grid is None:
+            return is_declared
         try:
-            found = self.grid(arguments) if callable(self.grid) else self.grid
-            blocks = math.prod(int(extent) for extent in (found if isinstance(found, tuple | list) else (found,)))
+            extents = self.grid(arguments) if callable(self.grid) else self.grid
+            blocks = math.prod(int(extent) for extent in (extents if isinstance(extents, tuple | list) else (extents,)))
         except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
             raise SpaceError(f"the grid cannot be computed ({type(error).__name__}: {error!s:.60})") from None
         size = dict(zip(TILE_FIELDS, tile, strict=False))
@@ -81,17 +78,17 @@ class Launch:
         if blocks > 0 and self.num_programs is not None and blocks % self.num_programs == 0:
             return True
         if blocks > tiles:
-            raise SpaceError("the grid has more blocks than one product has tiles: a batch, or a split that names omit")
+            raise SpaceError("the grid has more blocks than the product has tiles: a batch, or names lacks split_k")
         if blocks > 0 and blocks % self.num_sms == 0:
             return True
         raise SpaceError(
-            f"the grid has fewer blocks than the product has tiles, and no multiple of {self.num_sms} SMs; if each "
-            "takes several in turn, say names={'persistent': True}"
+            f"the grid has fewer blocks than the product has tiles, and their number is not a multiple of the device's "
+            f"{self.num_sms} SMs; if each block computes several tiles, pass names={{'persistent': True}}"
         )
 
 
 def unmodelled_option(options: Arguments) -> str:
-    """Return the option of a configuration (its ``all_kwargs()``) that the model does not know, "" without one."""
+    """Return the option of a configuration (``all_kwargs()``) that the model does not know, or an empty text."""
     if (options.get("num_ctas") or 1) > 1:
         return "num_ctas"
     return next((name for name in ("maxnreg", "ir_override") if options.get(name) is not None), "")
@@ -101,18 +98,18 @@ _KEYS = ("early_config_prune", "perf_model", "top_k")
 
 
 class KernelPruner(Mapping[str, object]):
-    """A mapping with ``early_config_prune``, ``perf_model`` and ``top_k``; each of them can be used on its own.
+    """A mapping with ``early_config_prune``, ``perf_model`` and ``top_k``; each can also be used alone.
 
-    Called by Triton, it raises nothing.
+    It never raises an error when Triton calls it.
 
     Attributes
     ----------
     name : str
-        Of the function that makes it.
+        The name of the function that returns the pruner.
     keep : int or float
-        As asked.
+        The argument.
     top_k : float
-        What Triton then keeps of what is left: all, ``early_config_prune`` has counted.
+        The share that Triton keeps afterwards: 1.0, because ``early_config_prune`` already selects.
     """
 
     name: str
@@ -122,7 +119,7 @@ class KernelPruner(Mapping[str, object]):
         self.keep, self.top_k = keep, 1.0
         self._hw = hw
         self._spec: GpuSpec | None = None if str(hw) == AUTO else find_gpu(hw)
-        self._said: set[str] = set()
+        self._warned: set[str] = set()
 
     def __repr__(self) -> str:
         return f"{self.name}(hw={self._hw if self._spec is None else self._spec.name!r}, keep={self.keep})"
@@ -140,12 +137,12 @@ class KernelPruner(Mapping[str, object]):
 
     @property
     def hardware(self) -> GpuSpec:
-        """The device; looked up when it is first needed.
+        """The device; it is looked up when it is first needed.
 
         Raises
         ------
         DeviceError, UnknownNameError, SpecError, SpaceError
-            As `find_gpu`.
+            The device cannot be found, as in `find_gpu`.
         """
         if self._spec is None:
             self._spec = find_gpu(self._hw)
@@ -155,21 +152,21 @@ class KernelPruner(Mapping[str, object]):
     def early_config_prune(
         self, configs: Sequence[Config], named_args: Arguments | None = None, **kwargs: Argument
     ) -> list[Config]:
-        """Return the configurations to measure, best first; what Triton calls."""
+        """Return the configurations to measure, best first; Triton calls this."""
 
     @abstractmethod
     def perf_model(self, **arguments: Argument) -> float:
-        """Return the predicted seconds of one configuration, inf where it breaks a limit, 0 if it is not judged."""
+        """Return the predicted seconds of one configuration; inf if it breaks a limit, 0 if it cannot be judged."""
 
-    def _first(self, order: Sequence[int], judged: Container[int]) -> list[int]:
-        """Return the places that are kept of those in predicted order: the caller's first one, where several are."""
+    def _select_first(self, order: Sequence[int], judged: Container[int]) -> list[int]:
+        """Return the indices to keep, given in predicted order; index 0 is kept if several are."""
         kept = list(order[: kept_count(self.keep, len(order))])
         if 0 in judged and 0 not in kept and len(kept) > 1:
             kept[-1] = 0
         return kept
 
-    def _say(self, text: str) -> None:
-        """Warn of what is not judged, each reason once."""
-        if text not in self._said:
-            self._said.add(text)
+    def _warn_once(self, text: str) -> None:
+        """Warn about configurations that cannot be judged, once for each text."""
+        if text not in self._warned:
+            self._warned.add(text)
             warnings.warn(f"anatune, {self.name}: {text}", NotJudgedWarning, stacklevel=3)

@@ -1,4 +1,4 @@
-"""What a call of a Triton kernel says about its configurations: the product, and a tile for each that can be judged."""
+"""The reading of a Triton kernel's call: its product, and a tile for each configuration that can be judged."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.triton.arguments import ArgumentNames
-from anatune.adapters.triton.asked import Config, Launch, unmodelled_option
+from anatune.adapters.triton.asked import Config, LaunchGrid, unmodelled_option
 from anatune.adapters.triton.operands import Arguments, descriptor_fault
 from anatune.arguments import shown
 from anatune.core.hardware.spec import GpuSpec
@@ -25,26 +25,29 @@ from anatune.templates.triton.tiles import Tiles
 from anatune.templates.triton.times import TileScores, score_tiles, tile_order
 
 Problem: TypeAlias = MatmulProblem | GroupedProblem
-"""What a kernel computes."""
+"""The product, or the products of experts, that a kernel computes."""
 
 
-def scored(problem: Problem, tiles: Tiles, spec: GpuSpec) -> tuple[TileScores, NDArray[np.int64]]:
-    """Return what the model says of tiles, and the places of the legal ones, best first."""
+def score_problem(problem: Problem, tiles: Tiles, spec: GpuSpec) -> tuple[TileScores, NDArray[np.int64]]:
+    """Return the model's scores of tiles, and the indices of the legal tiles, best first."""
     if isinstance(problem, GroupedProblem):
-        product, scores = problem.product, score_grouped(problem, tiles, spec, kernel=Served(_compiled_by()))
+        product, scores = (
+            problem.product,
+            score_grouped(problem, tiles, spec, kernel=Served(_imported_triton_version())),
+        )
     else:
         product, scores = problem, score_tiles(problem, tiles, spec)
     return scores, tile_order(scores, product, tiles)
 
 
-def _compiled_by() -> tuple[int, int]:
-    """Return the version of Triton that is imported, which compiles the kernel; else the one that is known best."""
-    found = re.match(r"(\d{1,4})\.(\d{1,4})", str(getattr(sys.modules.get("triton"), "__version__", "")))
-    return (int(found[1]), int(found[2])) if found else LATEST
+def _imported_triton_version() -> tuple[int, int]:
+    """Return the version of the imported Triton, which compiles the kernel, or `LATEST` if none is imported."""
+    version = re.match(r"(\d{1,4})\.(\d{1,4})", str(getattr(sys.modules.get("triton"), "__version__", "")))
+    return (int(version[1]), int(version[2])) if version else LATEST
 
 
-class Reading(Protocol):
-    """One call: what it computes, and what it says about configurations."""
+class CallReading(Protocol):
+    """One call of a kernel: the product that it computes, and how it turns configurations into tiles."""
 
     problem: Problem
 
@@ -59,26 +62,26 @@ class Reading(Protocol):
 
 
 class ProductReading:
-    """One call of a kernel of matrix products: its product, its launch, and how operands are passed.
+    """One call of a kernel for matrix products: its product, its grid, and how operands are passed.
 
     Parameters
     ----------
     arguments
-        Of the kernel by name, and the grid.
+        The arguments of the kernel by name, and the grid.
     num_sms : int
-        Of the device.
+        The number of SMs of the device.
 
     Raises
     ------
     SpaceError
-        As `ArgumentNames.product`.
+        The product cannot be read, as in `ArgumentNames.product`.
     """
 
     def __init__(self, names: ArgumentNames, arguments: Arguments, num_sms: int) -> None:
         self.names, self.arguments = names, arguments
         product, operands = names.product(arguments)
         self.problem: Problem = product
-        self.launch = Launch(product, arguments.get("grid"), num_sms, names.num_programs(arguments))
+        self.launch = LaunchGrid(product, arguments.get("grid"), num_sms, names.num_programs(arguments))
         self.is_described = any(operand is not None and operand.is_described for operand in operands.values())
         self.fault = descriptor_fault(operands, product)
         self._options: dict[str, tuple[int, int]] = {}
@@ -89,9 +92,9 @@ class ProductReading:
         Raises
         ------
         SpaceError
-            The grid does not fit the tile, or rows of operands cannot have tensor descriptors.
+            The grid does not fit the tile, or the operands' rows do not allow tensor descriptors.
         """
-        key = repr(kwargs)  # configurations that differ in warps and stages only have one grid
+        key = repr(kwargs)  # configurations that differ only in warps and stages have the same grid
         if key not in self._options:
             self._options[key] = self._options_of(tile, {**self.arguments, **kwargs})
         return [*tile, *self._options[key]]
@@ -100,53 +103,53 @@ class ProductReading:
         described = self.is_described or bool(self.names.option("descriptors", meta))
         if described and self.fault:
             raise SpaceError(self.fault)
-        said = bool(self.names.option("persistent", meta))
-        return int(described), int(self.launch.is_persistent(tile, meta, said=said))
+        is_declared = bool(self.names.option("persistent", meta))
+        return int(described), int(self.launch.is_persistent(tile, meta, is_declared=is_declared))
 
 
 @dataclass(frozen=True)
-class Judged:
-    """The product of a call, the rows of its configurations by place, and of the others why they have none."""
+class JudgedConfigs:
+    """The product of a call, the tiles of its configurations by index, and the reasons why others have none."""
 
     problem: Problem
     rows: dict[int, list[int]]
     unjudged: Mapping[int, str] = field(default_factory=dict)
 
 
-def judged(
-    names: ArgumentNames, configs: Sequence[Config], arguments: Arguments, read: Callable[[], Reading]
-) -> Judged:
-    """Return what a call says about configurations, once one of them has a tile.
+def read_tiles(
+    names: ArgumentNames, configs: Sequence[Config], arguments: Arguments, read: Callable[[], CallReading]
+) -> JudgedConfigs:
+    """Return the product of a call and the tiles of its configurations; the call is read if at least one has a tile.
 
     Raises
     ------
     SpaceError
-        Of the call nothing can be judged.
+        No configuration can be judged.
     """
-    fixed = names.fixed(arguments)
+    block_sizes = names.find_block_sizes(arguments)
     tiles: dict[int, list[int]] = {}
     unjudged: dict[int, str] = {}
-    for place, config in enumerate(configs):
+    for index, config in enumerate(configs):
         if not hasattr(config, "kwargs"):
-            unjudged[place] = f"configuration is {shown(config)}, expected a triton.Config"
+            unjudged[index] = f"configuration is {shown(config)}, expected a triton.Config"
         elif option := unmodelled_option(vars(config)):
-            unjudged[place] = f"{option} is not modelled"
+            unjudged[index] = f"the model does not know the option {option}"
         else:
             try:
                 given = config.kwargs or {}
-                more = {name: value for name, value in fixed.items() if name not in given}
-                tiles[place] = names.tile({**given, **more}, config.num_warps, config.num_stages)
+                missing = {name: value for name, value in block_sizes.items() if name not in given}
+                tiles[index] = names.tile({**given, **missing}, config.num_warps, config.num_stages)
             except SpaceError as error:
-                unjudged[place] = str(error)
+                unjudged[index] = str(error)
     if not tiles:
         raise SpaceError(next(iter(unjudged.values())))
     reading = read()
     rows: dict[int, list[int]] = {}
-    for place, tile in tiles.items():
+    for index, tile in tiles.items():
         try:
-            rows[place] = reading.row(tile, configs[place].kwargs or {})
+            rows[index] = reading.row(tile, configs[index].kwargs or {})
         except SpaceError as error:
-            unjudged[place] = str(error)
+            unjudged[index] = str(error)
     if not rows:
         raise SpaceError(unjudged[next(iter(tiles))])
-    return Judged(reading.problem, rows, unjudged)
+    return JudgedConfigs(reading.problem, rows, unjudged)

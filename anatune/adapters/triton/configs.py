@@ -1,4 +1,4 @@
-"""Configurations for Triton that nobody has listed: as objects, and as the text of ``anatune prune --for triton``."""
+"""Proposed configurations for Triton: as objects, and as the text of ``anatune prune --for triton``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _NAMES = {
     "block_k": "BLOCK_SIZE_K",
     "group_m": "GROUP_SIZE_M",
 }
-"""Names of Triton's own matmul tutorial."""
+"""The names in Triton's own matmul tutorial."""
 _METAS = (*(field for field in TILE_FIELDS if not field.startswith("num_")), *OPTION_FIELDS)
 
 
@@ -40,43 +40,45 @@ def configs_for(
     names: KernelNames | None = None,
     make: Callable[..., Any] | None = None,
 ) -> list[Any]:
-    """Return configurations for one product that nobody has listed, best first.
+    """Propose configurations for one product, best predicted first.
 
     Parameters
     ----------
     m, n, k : int
-        Extents of the product.
+        The extents of the product.
     dtype : str or pair of str
-        As in `matmul_pruner`.
+        The type of the operands, as in `matmul_pruner`.
     hw, keep
-        As in `matmul_pruner`; a share is one of all tile shapes that are legal.
+        The same as in `matmul_pruner`. A share is relative to all legal tile shapes.
     names : mapping, optional
-        What the kernel calls "block_m", "block_n", "block_k", and, if it has them, "group_m", "split_k", "descriptors"
-        and "persistent" (meta-parameters of True or False; or whether it always does so); by default as in Triton's
-        tutorial (BLOCK_SIZE_M, ..., GROUP_SIZE_M, no split).
+        The kernel's names of "block_m", "block_n", "block_k", and, if it has them, of "group_m", "split_k",
+        "descriptors" and "persistent". The last two are meta-parameters of True or False; give a bool instead of a name
+        if the kernel always or never does so. The default is the names in Triton's tutorial (BLOCK_SIZE_M, ...,
+        GROUP_SIZE_M, no split).
     make : callable, optional
-        What makes a configuration of (meta-parameters, num_warps=, num_stages=); by default ``triton.Config``.
+        A function of (meta-parameters, num_warps=, num_stages=) that returns a configuration. The default is
+        ``triton.Config``.
 
     Raises
     ------
     MissingDependencyError
-        Triton is not installed, and there is no `make`.
+        Triton is not installed, and `make` is not given.
     SpaceError
-        An extent, `keep`, `dtype` or `names` is wrong, or rows of operands cannot have tensor descriptors.
+        An extent, `keep`, `dtype` or `names` is wrong, or the operands' rows do not allow tensor descriptors.
     DeviceError, UnknownNameError, SpecError
-        As `find_gpu`.
+        The device cannot be found, as in `find_gpu`.
     """
     kept_count(keep, 1)
     names = dict(_NAMES if names is None else names)
     reading = ArgumentNames(names, dtype)
     missing = [field for field in ("block_m", "block_n", "block_k") if field not in names]
     if missing:
-        raise SpaceError(f"configs_for: names has no {missing[0]}, expected what the kernel calls it")
+        raise SpaceError(f"configs_for: names has no {missing[0]}, expected the kernel's name of it")
     if make is None:
         make = import_optional("triton", "triton", "configs_for").Config
-    kind, right_bytes = operand_types(None, None, reading.dtypes or (dtype_name(dtype),))
-    problem, spec = MatmulProblem(m, n, k, kind, right_bytes=right_bytes), find_gpu(hw)
-    found = propose(
+    left_dtype, right_bytes = operand_types(None, None, reading.dtypes or (dtype_name(dtype),))
+    problem, spec = MatmulProblem(m, n, k, left_dtype, right_bytes=right_bytes), find_gpu(hw)
+    proposals = propose(
         problem,
         spec,
         split_k="split_k" in names,
@@ -85,12 +87,12 @@ def configs_for(
     )
     return [
         make(_meta(names, proposal), num_warps=proposal.tile["num_warps"], num_stages=proposal.tile["num_stages"])
-        for proposal in found[: kept_count(keep, len(found))]
+        for proposal in proposals[: kept_count(keep, len(proposals))]
     ]
 
 
 def _meta(names: KernelNames, proposal: Proposal) -> dict[str, int]:
-    """Return the meta-parameters of a proposal, as the kernel calls them."""
+    """Return the meta-parameters of a proposal under the kernel's names."""
     tile = proposal.tile
     return {
         name: bool(tile[field]) if field in OPTION_FIELDS else tile[field]
@@ -100,7 +102,7 @@ def _meta(names: KernelNames, proposal: Proposal) -> dict[str, int]:
 
 
 def _values(field: str, names: KernelNames, problem: MatmulProblem, spec: GpuSpec) -> tuple[int, ...]:
-    """Return the values of an option that a kernel can have on a device."""
+    """Return the values that an option of the kernel can have on this device."""
     given = names.get(field, False)
     if field != "descriptors" or given is False:
         return (int(given),) if isinstance(given, bool) else (0, 1)
@@ -111,26 +113,26 @@ def _values(field: str, names: KernelNames, problem: MatmulProblem, spec: GpuSpe
 
 
 def config_lines(request: PruneRequest) -> Iterator[str]:
-    """Yield a Python list of configurations for ``triton.autotune``, best first; ``anatune prune --for triton``.
+    """Yield the lines of ``anatune prune --for triton``: a Python list for ``triton.autotune``, best first.
 
     Raises
     ------
     SpaceError
-        The workload is no matrix product of one batch, or the device is no GPU.
+        The workload is not a single matrix product, or the device is not a GPU.
     """
     workload, spec = request.workload, request.gpu("triton")
     if workload.operator != "matmul":
         raise SpaceError(
-            f"triton: expected a matmul, got {workload.operator}; use --for json, or a pruner of "
-            "anatune.adapters.triton in the kernel's own decorator"
+            f"triton: the workload is {workload.operator}, expected matmul; use --for json, or a pruner of "
+            "anatune.adapters.triton in the kernel's decorator"
         )
     extents = implicit_gemm(workload).extents
     problem = MatmulProblem(
         extents["m"], extents["n"], extents["k"], "tf32" if workload.dtype == "float32" else dtype_name(workload.dtype)
     )
-    found = propose(problem, spec, split_k=False, group_m=True)
-    kept = found[: min(request.most, kept_count(request.keep, len(found)))]
-    yield f"# {problem.describe()} on {spec.model}: {len(kept)} of {len(found)} tile shapes, in predicted order"
+    proposals = propose(problem, spec, split_k=False, group_m=True)
+    kept = proposals[: min(request.most, kept_count(request.keep, len(proposals)))]
+    yield f"# {problem.describe()} on {spec.model}: {len(kept)} of {len(proposals)} tile shapes, in predicted order"
     yield "configs = ["
     for tile, time_s, part in kept:
         meta = ", ".join(f'"{name}": {tile[field]}' for field, name in _NAMES.items())

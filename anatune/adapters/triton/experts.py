@@ -1,6 +1,6 @@
-"""The object that Triton's autotuner asks which configurations of a kernel of experts deserve to be measured.
+"""The pruner for configurations of kernels that compute the matrix products of experts (mixture of experts).
 
-Source of arguments and their usual names: fused_moe_kernel and fused_moe_kernel_gptq_awq of vLLM, and SGLang's.
+Source of arguments and their usual names: fused_moe_kernel and fused_moe_kernel_gptq_awq of vLLM and SGLang.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import ClassVar
 
 from anatune.adapters.device import AUTO, GpuLike
 from anatune.adapters.triton.arguments import OPERANDS, SPELLINGS, ArgumentNames, DtypeLike, KernelNames
-from anatune.adapters.triton.calls import Problem, Reading
+from anatune.adapters.triton.calls import CallReading, Problem
 from anatune.adapters.triton.operands import Arguments, operand_types
 from anatune.adapters.triton.pruner import MatmulPruner
 from anatune.arguments import shown
@@ -39,48 +39,53 @@ def moe_pruner(
     routing: str = "uniform",
     ranks: int = 1,
 ) -> MoePruner:
-    """Return what ``triton.autotune(prune_configs_by=...)`` takes, for a kernel of all experts' products.
+    """Return a pruner for ``triton.autotune(prune_configs_by=...)`` and a kernel of all experts' matrix products.
 
-    It is of the form of vLLM's and SGLang's fused_moe_kernel: rows sorted by expert and padded to whole blocks
-    (`sorted_token_ids`, `expert_ids`, `num_tokens_post_padded`), weights (experts, n, k), one launch.
+    The kernel has the form of fused_moe_kernel in vLLM and SGLang: rows are sorted by expert and padded to whole blocks
+    (`sorted_token_ids`, `expert_ids`, `num_tokens_post_padded`), weights are (experts, n, k), and one launch computes
+    all products.
 
     Parameters
     ----------
     hw, keep
-        As in `matmul_pruner`.
+        The same as in `matmul_pruner`.
     names : mapping, optional
-        What the kernel calls things: "block_m", "block_n", "block_k", "group_m" (meta-parameters; block sizes may be
-        arguments, too), "n", "k", "rows" (rows of all experts without padding), "top_k" (experts a token; 1 where
-        each row of the left operand is read once), "experts", "group_k" (elements of k that share a scale of float32
-        in both operands; 0: scales are applied at the end), each an argument or a function of all arguments, "a", "b",
-        "c" (tensors). Usual spellings are recognised without it (N, K, num_valid_tokens, top_k, group_k; a_ptr, ...);
-        what a call does not say is taken of the tensors.
+        The kernel's names of
+
+        - "block_m", "block_n", "block_k", "group_m": meta-parameters; block sizes may also be arguments;
+        - "n", "k", "rows" (rows of all experts without padding), "top_k" (experts for each token; 1 if each row of the
+          left operand is read once), "experts", and "group_k" (the number of elements of k that share a float32 scale
+          in both operands; 0 if scales are applied at the end): arguments, or functions of all arguments;
+        - "a", "b", "c": tensors.
+
+        Usual spellings are recognised for names that are not given (N, K, num_valid_tokens, top_k, group_k, a_ptr,
+        ...). Sizes that are not among the arguments are read from the tensors.
     dtype : str or pair of str, optional
-        As in `matmul_pruner`. Left out: those of the operands; weights that have half as many elements as experts x n
-        x k are of 4 bits.
+        The type of the operands, as in `matmul_pruner`. By default, weights with half as many elements as experts x n x
+        k have 4 bits.
     routing : str
-        How tokens spread over experts: "uniform", "balanced", or "power:1.2", a power law with that exponent.
+        The distribution of tokens over experts: "uniform", "balanced", or a power law with an exponent ("power:1.2").
     ranks : int
-        Devices that share the experts, as many each (expert parallelism): "experts" are those of one, which its weights
-        have; "rows" are those of the experts of all, and one has an even share of them.
+        The number of devices that share the experts evenly (expert parallelism). "experts" is the number on one device,
+        and "rows" is the number of rows of all experts on all devices.
 
     Raises
     ------
     SpaceError
         `keep`, `names`, `dtype`, `routing` or `ranks` is wrong.
     UnknownNameError, SpecError
-        As in `matmul_pruner`.
+        The named device is unknown, as in `matmul_pruner`.
 
     Warns
     -----
     NotJudgedWarning
-        As in `matmul_pruner`.
+        A call or some of its configurations cannot be judged, as in `matmul_pruner`.
     """
     return MoePruner(hw, keep, names, dtype, routing, ranks)
 
 
 class MoePruner(MatmulPruner):
-    """Judges configurations of a kernel of all experts' products, as `MatmulPruner` does those of one product."""
+    """The pruner for configurations of a kernel of all experts' products; `MatmulPruner` is that for one product."""
 
     name = "moe_pruner"
 
@@ -96,20 +101,20 @@ class MoePruner(MatmulPruner):
         super().__init__(hw, keep)
         self._arguments: ExpertNames = ExpertNames(names, dtype, routing, ranks)
 
-    def _read(self, arguments: Arguments) -> Reading:
+    def _read(self, arguments: Arguments) -> CallReading:
         return _ExpertReading(self._arguments.layer(arguments))
 
 
 class _ExpertReading:
-    """One call of such a kernel."""
+    """One call of a kernel of experts."""
 
     def __init__(self, problem: GroupedProblem) -> None:
         self.problem: Problem = problem
 
     def row(self, tile: list[int], kwargs: Arguments) -> list[int]:
-        """Return a configuration's tile; raise SpaceError where it splits sums."""
+        """Return a configuration's tile; raise SpaceError if it splits the reduction."""
         if (split := tile[TILE_FIELDS.index("split_k")]) > 1:
-            raise SpaceError(f"split_k is {split}, which is not modelled of experts")
+            raise SpaceError(f"split_k is {split}, which the model does not know for experts")
         return tile
 
 
@@ -119,7 +124,7 @@ class ExpertNames(ArgumentNames):
     Parameters
     ----------
     names, dtype, routing, ranks
-        As in `moe_pruner`.
+        The same as in `moe_pruner`.
 
     Raises
     ------
@@ -127,7 +132,7 @@ class ExpertNames(ArgumentNames):
         One of them is wrong.
     """
 
-    # "group_size" is that of scales in vLLM's kernel of weights of 4 bits
+    # "group_size" belongs to the scales in vLLM's kernel for 4-bit weights
     spellings: ClassVar = {**SPELLINGS, **_COUNTS, "group_m": ("groupsizem", "groupm")}
     sizes: ClassVar = ("n", "k", *_COUNTS)
 
@@ -144,9 +149,7 @@ class ExpertNames(ArgumentNames):
                 raise WorkloadError("no word")
             checked_routing("moe_pruner", routing, 0, 0)
         except WorkloadError:
-            raise SpaceError(
-                f"routing is {shown(routing)}, expected uniform, balanced or power:EXPONENT, as power:1.2"
-            ) from None
+            raise SpaceError(f"routing is {shown(routing)}, expected uniform, balanced or power:1.2") from None
         if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
             raise SpaceError(f"ranks is {shown(ranks)}, expected an integer >= 1")
         self.routing, self.ranks = routing, ranks
@@ -157,14 +160,14 @@ class ExpertNames(ArgumentNames):
         Raises
         ------
         SpaceError
-            A number or the dtype cannot be found among the arguments, or they contradict each other.
+            A number or the dtype is not among the arguments, or they contradict each other.
         """
         a, b, c = (self._operand(name, arguments) for name in OPERANDS)
         if any(operand is not None and operand.is_described for operand in (a, b, c)):
-            raise SpaceError("operands by tensor descriptors are not modelled of experts")
+            raise SpaceError("operands are passed as tensor descriptors, which the model does not know for experts")
         weights, left, results = (operand.shape if operand is not None else () for operand in (b, a, c))
         if weights and len(weights) != 3:
-            raise SpaceError(f"operand b has {len(weights)} dimensions, expected weights (experts, n, k)")
+            raise SpaceError(f"operand b has {len(weights)} dimensions, expected weights of the shape (experts, n, k)")
         experts, n, k = (
             self._count(size, arguments, of)
             for size, of in zip(("experts", "n", "k"), (weights[:1], weights[1:2], left[-1:]), strict=True)
@@ -174,23 +177,23 @@ class ExpertNames(ArgumentNames):
         is_gathered = each > 1
         if not is_gathered and len(results) == 3 and results[0] * results[1] == rows:
             each = results[1]  # the second product: one row for each expert of a token
-        whole = experts * self.ranks
-        if rows % each or each > whole:
-            raise SpaceError(f"{rows} rows of tokens that take {each} of {whole} experts each contradict each other")
+        total = experts * self.ranks
+        if rows % each or each > total:
+            raise SpaceError(f"{rows} rows do not fit {each} of {total} experts for each token; check them")
         dtype, right_bytes = operand_types(a, b, self.dtypes)
         if b is not None and right_bytes == 1 and 2 * math.prod(weights) == experts * n * k:
             right_bytes = 0.5
         eight = DTYPES.get(dtype) == 1
         return GroupedProblem(
-            rows // each, each, experts, n, k, _routed(self.routing, rows // each, whole, each, self.ranks), dtype,
+            rows // each, each, experts, n, k, _route_rows(self.routing, rows // each, total, each, self.ranks), dtype,
             right_bytes, self._count("group_k", arguments, (0,), least=0) if eight else 0, gathered=is_gathered,
             out_bytes=2 if c is None else c.element_bytes or 2,
         )  # fmt: skip
 
     def _count(self, field: str, arguments: Arguments, otherwise: tuple[int, ...], least: int = 1) -> int:
-        """Return a number that a call says, else what its tensors say of it."""
-        is_said = field in self.names or self._named(field, arguments) is not None
-        if not is_said and otherwise:
+        """Return a number from the arguments of a call, or from the shapes of its tensors."""
+        is_named = field in self.names or self._find_name(field, arguments) is not None
+        if not is_named and otherwise:
             return otherwise[0]
         value = self._size(field, arguments)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
@@ -199,7 +202,7 @@ class ExpertNames(ArgumentNames):
 
 
 @functools.lru_cache(maxsize=64)
-def _routed(routing: str, tokens: int, experts: int, top_k: int, ranks: int) -> Routing:
-    """Return the rows of one rank's experts: an even share of those of all."""
-    found = routing_of(routing, tokens, experts, top_k)
-    return replace(found, experts=found.experts / ranks)
+def _route_rows(routing: str, tokens: int, experts: int, top_k: int, ranks: int) -> Routing:
+    """Return the rows of the experts of one rank: an even share of all rows."""
+    routing_all = routing_of(routing, tokens, experts, top_k)
+    return replace(routing_all, experts=routing_all.experts / ranks)

@@ -1,4 +1,4 @@
-"""Operands as calls of Triton's kernels pass them: tensors of whatever package, or host-side tensor descriptors."""
+"""Operands in calls of Triton's kernels: tensors of any package, or host-side tensor descriptors."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from anatune.errors import SpaceError
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
 
 Argument: TypeAlias = Any
-"""Of a kernel: a tensor of whatever package, a number, or anything else; what it has is looked at."""
+"""An argument of a kernel: a tensor of any package, a number, or anything else."""
 Arguments: TypeAlias = Mapping[str, Argument]
-"""Of a call, by the kernel's names: arguments, meta-parameters, grid."""
+"""The arguments of a call by the kernel's names: arguments, meta-parameters, grid."""
 
 KERNEL_DTYPES = {
     "fp16": "float16", "half": "float16", "bf16": "bfloat16", "fp32": "float32", "int8": "int8", "uint8": "int8",
     "float8_e4m3fn": "fp8", "float8_e5m2": "fp8", "float8_e4m3fnuz": "fp8", "float8_e5m2fnuz": "fp8",
     **{name: name for name in DTYPES},
 }  # fmt: skip
-"""Names of operand types, of PyTorch and JAX -> those of `MatmulProblem`."""
+"""Names of operand types in PyTorch and JAX -> the names of `MatmulProblem`."""
 _TRITON = {
     "fp8e4nv": "float8_e4m3fn", "fp8e5": "float8_e5m2", "fp8e4b8": "float8_e4m3fnuz", "fp8e5b16": "float8_e5m2fnuz",
     "fp8e4b15": "fp8",
 }  # fmt: skip
-"""Triton's own names of 8-bit floats. Source: triton.language.core of Triton 3.9."""
+"""Triton's own names of 8-bit float types. Source: triton.language.core of Triton 3.9."""
 PACKED = "int4"
-"""What the right operand's type is called where an element of 8 bits holds two weights."""
+"""The name of the right operand's type if an element of 8 bits holds two weights."""
 _FLOATS_OF_8_BITS = ("fp8", "float8")
 
 _SIZES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
 _ROW_BYTES = 16
-"""Rows under a tensor descriptor start at multiples of it. Source: CUDA driver API, cuTensorMapEncodeTiled."""
+"""The alignment in bytes of rows under a tensor descriptor. Source: CUDA driver API, cuTensorMapEncodeTiled."""
 
 
 def dtype_name(given: object) -> str:
@@ -42,7 +42,7 @@ def dtype_name(given: object) -> str:
     Raises
     ------
     SpaceError
-        It is unknown; the message lists the known ones.
+        The type is unknown. The message lists all known types.
     """
     word = str(given).rpartition(".")[2].lower()
     word = _TRITON.get(word, word)
@@ -52,17 +52,17 @@ def dtype_name(given: object) -> str:
 
 
 def matmul_problem(workload: Workload) -> MatmulProblem:
-    """Return the product of a workload of `anatune.matmul`, float32 as "tf32"; raise SpaceError for another one."""
+    """Return the product of a workload of `anatune.matmul` (float32 as "tf32"); raise SpaceError for others."""
     if workload.operator != "matmul":
-        raise SpaceError(f"{workload.describe()} is no product of two matrices, expected one of anatune.matmul(...)")
-    own, extents = workload.attribute, workload.extents
+        raise SpaceError(f"{workload.describe()} is not a product of two matrices, expected one of anatune.matmul(...)")
+    attributes, extents = workload.attribute, workload.extents
     return MatmulProblem(
         extents["i"],
         extents["j"],
         extents["k"],
         dtype="tf32" if workload.dtype == "float32" else dtype_name(workload.dtype),
-        a_along_k=not own["transpose_a"],
-        b_along_n=not own["transpose_b"],
+        a_along_k=not attributes["transpose_a"],
+        b_along_n=not attributes["transpose_b"],
     )
 
 
@@ -72,11 +72,11 @@ class Operand(NamedTuple):
     Attributes
     ----------
     shape, strides : tuple of int
-        In elements, first index first; empty where the call does not say.
+        The shape and strides in elements, first index first; empty if not known.
     dtype
-        As its package has it, None where the call does not say.
+        The dtype object of the tensor's package, or None if not known.
     element_bytes : int
-        0 where the call does not say.
+        The size of an element, or 0 if not known.
     is_described : bool
         Whether the kernel gets a tensor descriptor instead of a pointer.
     """
@@ -89,7 +89,7 @@ class Operand(NamedTuple):
 
     @classmethod
     def of(cls, value: Argument) -> Operand | None:
-        """Return what an argument is a matrix of; None for numbers, NumPy's among them."""
+        """Return the operand that an argument is, or None for numbers (also NumPy's)."""
         if isinstance(value, cls):
             return value
         base = getattr(value, "base", None)
@@ -103,14 +103,14 @@ class Operand(NamedTuple):
         strides = _integers(stride()) if callable(stride) else ()
         return cls(shape, strides, getattr(value, "dtype", None), _element_bytes(value))
 
-    def turned(self) -> Operand:
-        """Return its transpose."""
+    def transpose(self) -> Operand:
+        """Return the transposed operand."""
         return self._replace(shape=self.shape[::-1], strides=self.strides[::-1])
 
     def runs_along_second(self, extents: tuple[int, int]) -> bool:
-        """Return whether a matrix of these extents runs along the second one in memory; True where it does not say.
+        """Return whether the second dimension is contiguous in memory; True if not known.
 
-        Its shape may be the other way round: a weight is often stored with the other index first.
+        The operand's shape may be reversed, because weights are often stored transposed.
         """
         if len(self.strides) != 2:
             return True
@@ -118,79 +118,80 @@ class Operand(NamedTuple):
         return self.strides[second] == 1 or self.strides[1 - second] != 1
 
 
-def operand_types(left: Operand | None, right: Operand | None, given: tuple[str, ...]) -> tuple[str, float]:
-    """Return the type that a kernel multiplies, and the bytes of the right operand's elements if it converts them.
+def operand_types(left: Operand | None, right: Operand | None, declared: tuple[str, ...]) -> tuple[str, float]:
+    """Return the type that a kernel multiplies, and the bytes of a right element if the kernel converts them (else 0).
 
     Parameters
     ----------
     given : tuple of str
-        What the caller says: nothing, the type, or the types of both operands.
+        The types that the caller declares: none, one for both operands, or one for each.
 
     Raises
     ------
     SpaceError
-        The types are unknown, or differ otherwise than in a right operand of 8 bits.
+        A type is unknown, or the types differ and the right operand does not have 8 bits.
     """
-    if len(given) == 2:
-        return _mixed(*given, f"dtype is {given}")
-    if given:
+    if len(declared) == 2:
+        return _combine_types(*declared, f"dtype is {declared}")
+    if declared:
         stored = right.element_bytes if right is not None else 0
-        return given[0], stored if stored < DTYPES.get(given[0], 1) else 0
+        return declared[0], stored if stored < DTYPES.get(declared[0], 1) else 0
     if left is None or left.dtype is None:
         raise SpaceError(
-            "no argument of the kernel has a dtype; name the left operand, as names={'a': 'a_ptr'}, or dtype='float16'"
+            "no argument of the kernel has a dtype; name the left operand, for example names={'a': 'a_ptr'}, or pass "
+            "the type, for example dtype='float16'"
         )
-    known = [operand.dtype for operand in (left, right) if operand is not None and operand.dtype is not None]
-    types = ["tf32" if name == "float32" else name for name in map(dtype_name, known)]  # tl.dot's default
-    said = f"operands are {left.dtype!s:.20} and {'' if right is None else right.dtype!s:.20}"
-    return _mixed(types[0], types[-1], said)
+    tensor_types = [operand.dtype for operand in (left, right) if operand is not None and operand.dtype is not None]
+    types = ["tf32" if name == "float32" else name for name in map(dtype_name, tensor_types)]  # tl.dot's default
+    types_text = f"operand types are {left.dtype!s:.20} and {'' if right is None else right.dtype!s:.20}"
+    return _combine_types(types[0], types[-1], types_text)
 
 
-def _mixed(left: str, right: str, said: str) -> tuple[str, float]:
+def _combine_types(left: str, right: str, types_text: str) -> tuple[str, float]:
     if right == PACKED and DTYPES.get(left, 1) > 1:
         return left, 0.5
     if left == right or (left.startswith(_FLOATS_OF_8_BITS) and right.startswith(_FLOATS_OF_8_BITS)):
         return left, 0
     if DTYPES.get(right, 1) == 1 < DTYPES.get(left, 1):
         return left, 1
-    raise SpaceError(f"{said}, expected one type or a right operand of 8 bits; say dtype= to count both as one")
+    raise SpaceError(f"{types_text}, expected equal types, or a right operand of 8 bits; pass dtype= otherwise")
 
 
 def check_operands(problem: MatmulProblem, operands: Mapping[str, Operand | None]) -> None:
-    """Refuse operands that are more than the matrices of one product.
+    """Check that operands are the matrices of a single product.
 
     Parameters
     ----------
     operands : mapping
-        "a", "b", "c" -> a matrix, or None where the call does not say.
+        The operands "a", "b" and "c", or None if not known.
 
     Raises
     ------
     SpaceError
-        An operand has three dimensions or more, and several times the elements of one product; it has steps between
-        its elements along both dimensions; or elements of 8 bits hold several weights each.
+        An operand is a batch of matrices (three or more dimensions), neither of its dimensions is contiguous, or its
+        8-bit elements hold several weights each.
     """
     for name, sizes in _SIZES.items():
         operand = operands.get(name)
         if operand is None:
             continue
-        count, one = math.prod(operand.shape), math.prod(getattr(problem, size) for size in sizes)
-        if len(operand.shape) > 2 and count > one and count % one == 0:
-            raise SpaceError(f"operand {name} has {len(operand.shape)} dimensions: a batch of products")
+        count, element_count = math.prod(operand.shape), math.prod(getattr(problem, size) for size in sizes)
+        if len(operand.shape) > 2 and count > element_count and count % element_count == 0:
+            raise SpaceError(f"operand {name} has {len(operand.shape)} dimensions (a batch), expected a single product")
         long = [step for step, extent in zip(operand.strides, operand.shape, strict=False) if extent > 1]
         if len(operand.shape) == 2 and long and 1 not in long:
-            raise SpaceError(f"operand {name} has no dimension without steps between elements")
+            raise SpaceError(f"operand {name} has strides {operand.strides}, expected a contiguous dimension")
         if name == "b" and problem.converts and len(operand.shape) == 2:
-            stored = math.ceil(one * problem.right_bytes / max(operand.element_bytes, 1))
+            stored = math.ceil(element_count * problem.right_bytes / max(operand.element_bytes, 1))
             if count < stored:
                 raise SpaceError(
-                    f"operand b has {count} elements, expected {stored}; of weights of 4 bits say "
+                    f"operand b has {count} elements, expected {stored}; for weights of 4 bits pass "
                     f"dtype=({problem.dtype!r}, {PACKED!r})"
                 )
 
 
 def descriptor_fault(operands: Mapping[str, Operand | None], problem: MatmulProblem) -> str:
-    """Return why operands cannot have tensor descriptors, "" where they can."""
+    """Return why operands cannot have tensor descriptors, or an empty text if they can."""
     inner = {"a": problem.k if problem.a_along_k else problem.m, "b": problem.n if problem.b_along_n else problem.k}
     bytes_of = {"a": problem.element_bytes, "b": problem.right_element_bytes}
     for name, extent in inner.items():
@@ -198,7 +199,7 @@ def descriptor_fault(operands: Mapping[str, Operand | None], problem: MatmulProb
         pitch = max(operand.strides, default=extent) if operand is not None and len(operand.strides) == 2 else extent
         row = max(pitch, extent) * bytes_of[name]
         if row % _ROW_BYTES:
-            return f"rows of {name} take {row:g} bytes, a tensor descriptor needs a multiple of {_ROW_BYTES}; pad them"
+            return f"rows of {name} have {row:g} bytes, a tensor descriptor needs a multiple of {_ROW_BYTES}; pad them"
     return ""
 
 

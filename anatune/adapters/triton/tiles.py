@@ -1,4 +1,4 @@
-"""Block tiles that nobody has listed, in predicted order."""
+"""Proposals of block tiles for a matrix product, in predicted order."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _WARPS = (1, 2, 4, 8, 16)
 _STAGES = (1, 2, 3, 4, 5, 6)
 _SPLITS = (1, 2, 4, 8, 16, 32)
 _GROUPS = (8, 4, 16, 1)
-_FAMILY = ("block_m", "block_n", "block_k", "num_warps", "split_k")
-"""Of tiles that differ in nothing else only the best one is proposed."""
+_SHAPE_FIELDS = ("block_m", "block_n", "block_k", "num_warps", "split_k")
+"""The fields that make a tile shape: only the best tile of each shape is proposed."""
 
 
 class Proposal(NamedTuple):
-    """One tile: sizes and options by name (`TILE_FIELDS`, `OPTION_FIELDS`), predicted seconds, their largest part."""
+    """One tile: sizes and options (`TILE_FIELDS`, `OPTION_FIELDS`), predicted seconds, and the binding resource."""
 
     tile: dict[str, int]
     time_s: float
-    bound_by: str
+    binding_resources: str
 
 
 def propose(
@@ -41,22 +41,22 @@ def propose(
     group_m: bool,
     options: Sequence[tuple[int, ...]] = ((0,), (0,)),
 ) -> list[Proposal]:
-    """Return the legal tiles, best first: one of each shape, with its best stages and group of rows.
+    """Return the best legal tile of each shape, best first.
 
     Parameters
     ----------
     split_k, group_m : bool
-        Whether the kernel can share a tile among blocks, and walk rows of blocks together.
+        Whether the kernel can split the reduction among blocks, and process groups of block rows together.
     options : sequence of tuple of int
-        Values of each of `OPTION_FIELDS` that it can have.
+        The possible values of each of `OPTION_FIELDS`.
     """
-    deepest = max(least_depth(spec, problem.dtype), _reach(problem.k))
+    deepest = max(least_depth(spec, problem.dtype), _largest_block(problem.k))
     depths = tuple(depth for depth in _DEPTHS if depth <= deepest)
     rows = np.array(
         list(
             itertools.product(
-                [block for block in _BLOCKS if block <= _reach(problem.m)],
-                [block for block in _BLOCKS if block <= _reach(problem.n)],
+                [block for block in _BLOCKS if block <= _largest_block(problem.m)],
+                [block for block in _BLOCKS if block <= _largest_block(problem.n)],
                 depths,
                 _WARPS,
                 _STAGES,
@@ -67,30 +67,30 @@ def propose(
         ),
         dtype=np.int64,
     )
-    results = rows[:, 0] * rows[:, 1] / (32 * rows[:, 3])  # of a thread
+    results = rows[:, 0] * rows[:, 1] / (32 * rows[:, 3])  # results of one thread
     useful = (rows[:, 2] * rows[:, 5] <= deepest) & (results >= 2) & (results <= 256)
-    useful &= (rows[:, 5] == 1) | (rows[:, 8] == 0)  # persistent blocks take whole tiles
+    useful &= (rows[:, 5] == 1) | (rows[:, 8] == 0)  # persistent kernels do not split the reduction
     tiles = Tiles.of(rows[useful])
     scores = score_tiles(problem, tiles, spec)
     order = tile_order(scores, problem, tiles)
     table = rows[useful][order]
-    columns = [TILE_FIELDS.index(field) for field in _FAMILY]
+    columns = [TILE_FIELDS.index(field) for field in _SHAPE_FIELDS]
     code = np.ravel_multi_index(tuple(np.log2(table[:, columns]).astype(np.int64).T), (10,) * len(columns))
     first = np.sort(np.unique(code, return_index=True)[1])
     names, best = (*TILE_FIELDS, *OPTION_FIELDS)[: table.shape[1]], table[first]
     times = scores.time_s[order[first]].tolist()
     return [
         Proposal(dict(zip(names, values, strict=True)), time_s, part)
-        for values, time_s, part in zip(best.tolist(), times, bound_by(scores, order[first]), strict=True)
+        for values, time_s, part in zip(best.tolist(), times, binding_resources(scores, order[first]), strict=True)
     ]
 
 
-def bound_by(scores: TileScores, places: NDArray[np.int64]) -> list[str]:
-    """Return the largest part of the time of some tiles, in a word."""
+def binding_resources(scores: TileScores, places: NDArray[np.int64]) -> list[str]:
+    """Return the binding resource of the tiles at these indices, in a word each."""
     table = np.array([scores.parts[name][places] for name in PARTS])
     return [PARTS[at].removesuffix("_s") for at in table.argmax(axis=0)]
 
 
-def _reach(extent: int) -> int:
-    """Return the largest block size that is of use: the extent rounded up to a power of two, at least 16."""
+def _largest_block(extent: int) -> int:
+    """Return the largest useful block size: the extent rounded up to a power of two, at least 16."""
     return max(16, 1 << (extent - 1).bit_length())

@@ -1,1 +1,1 @@
-"""Kernels that others generate: Triton's tiles, TVM's CPU nests."""
+"""A model of the CPU kernels that TVM and LLVM generate from MetaSchedule's tilings."""

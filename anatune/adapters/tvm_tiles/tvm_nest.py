@@ -1,8 +1,8 @@
-"""Time of loop nests that a compiler makes of MetaSchedule's CPU tilings: no microkernels, whatever LLVM keeps.
+"""The time of loop nests that TVM and LLVM compile from MetaSchedule's CPU tilings, without microkernels.
 
-A nest has the loops ``S0 S1 R0 S2 R1 S3`` around one statement ``C += A * B`` (`tvm_shape`). What TVM and LLVM make
-of it says `tvm_code`; cycles, the largest of multiply-adds, loads, stores, issue and latency, are those of
-`tvm_core`. Cache traffic is that of the tiles, as in `CpuModel`, and overlaps as there.
+A nest has the loops ``S0 S1 R0 S2 R1 S3`` around one statement ``C += A * B`` (`tvm_shape`). `tvm_code` predicts the
+generated code, and `tvm_core` its cycles: the largest of multiply-adds, loads, stores, issue and latency. Cache traffic
+follows from the tiles and overlaps with the cycles as in `CpuModel`.
 """
 
 from __future__ import annotations
@@ -28,49 +28,47 @@ __all__ = ["INLINED", "NO_PRODUCER", "CompiledNestModel", "TiledNests"]
 Floats = NDArray[np.float64]
 
 COLLIDING_SHARE = 0.75
-"""Of the sets that rows of one tensor fill, the share that they would have to overfill to be lost: as many rows as a
-cache has ways still fit."""
+"""The share of the colliding cache sets that rows of a tensor may fill. As many rows as a cache has ways still fit."""
 PARTS = ("fma_s", "load_s", "store_s", "issue_s", "latency_s", "copy_s", "memory_s")
-"""Parts of the time, seconds."""
+"""The parts of the time, in seconds."""
 
 
 class CompiledNestModel:
-    """Predicts the time of compiled nests of one workload on one CPU.
+    """The model of compiled nests of one workload on one CPU.
 
-    Guarantees: deterministic; every prediction depends on its own nest only. Not safe for concurrent use.
+    It is deterministic, and every prediction depends only on its own nest. It is not safe for concurrent use.
 
     Parameters
     ----------
     workload : Workload
-        float32; a padded operand is read from a padded copy.
+        A float32 workload. A padded operand is read from a padded copy.
     hardware : CpuSpec
+        The device.
     threads : int, optional
-        Threads that parallel loops use; all cores by default.
+        The threads of parallel loops, by default one for each core.
 
     Raises
     ------
     SpaceError
-        The workload is no sum of products in float32.
+        The workload is not a sum of products in float32.
     """
 
     rules: tuple[Rule, ...] = ()
-    """Nothing is illegal."""
+    """The rules of the model: every nest is legal."""
 
     def __init__(self, workload: Workload, hardware: CpuSpec, threads: int | None = None) -> None:
         if workload.body != "multiply_add" or not workload.reduction_axes or workload.dtype != "float32":
-            raise SpaceError(
-                f"{workload.describe()}: expected a sum of products in float32; others are not modelled as compiled"
-            )
+            raise SpaceError(f"{workload.describe()}: expected a sum of products in float32, others are not modelled")
         self.workload, self.hardware = workload, hardware
         self.threads = min(threads or hardware.compute.num_cores, hardware.compute.num_cores)
         self.shape = NestShape(workload, simd_lanes(workload, hardware.compute.simd_bits))
         model = CpuModel(self.shape.plain, hardware, simd=self.shape.simd)
         self._machine = model.machine
-        nest = _plain_nest(model.nest, self.shape)
-        self._nests = [_colliding(nest, x) for x in range(len(workload.reads))]
+        nest = _nest_of_tiling(model.nest, self.shape)
+        self._nests = [_with_colliding_rows(nest, x) for x in range(len(workload.reads))]
 
     def evaluate(self, nests: TiledNests) -> Evaluation:
-        """Score nests; columns are `PARTS`, seconds, and what they follow from."""
+        """Return predicted times of nests; the columns are `PARTS` in seconds and the numbers behind them."""
         machine, core = self._machine, self._machine.core
         code = compiled_code(self.shape, core, nests)
         cycles = core_cycles(self.shape, core, nests, code)
@@ -92,7 +90,7 @@ class CompiledNestModel:
         return Evaluation(time_s, np.zeros(len(time_s), dtype=np.int64), columns)
 
     def features(self, nests: TiledNests, evaluation: Evaluation) -> Floats:
-        """Return numbers by which errors carry over, (num_nests, num_features): parts, choices, inner tiles."""
+        """Return the features for learned corrections, (num_nests, num_features): parts, choices, inner tiles."""
         columns = evaluation.columns
         parts = [columns[name] / evaluation.time_s for name in PARTS]
         counts = [columns[name] for name in ("vector", "held", "registers", "body", "chunks")]
@@ -105,9 +103,9 @@ class CompiledNestModel:
         """Return the iterations of the parallel loop, (num_nests,)."""
         whole = self.shape.trips(nests)
         chunks, goes_on = np.ones(len(whole)), nests.parallel > 0
-        for at in range(2 * len(self.shape.spatial)):
-            chunks = np.where(goes_on, chunks * whole[:, at], chunks)
-            split = (nests.write_depth == at) | (nests.producer_depth == at)
+        for loop in range(2 * len(self.shape.spatial)):
+            chunks = np.where(goes_on, chunks * whole[:, loop], chunks)
+            split = (nests.write_depth == loop) | (nests.producer_depth == loop)
             goes_on &= (chunks <= nests.parallel) & ~split
         return chunks
 
@@ -139,8 +137,8 @@ class CompiledNestModel:
         return most
 
 
-def _plain_nest(nest: CpuNest, shape: NestShape) -> CpuNest:
-    """Return the nest with the loops of this module: levels outer S0, l3 S1, l2 R0 S2, l1 R1, microkernel S3."""
+def _nest_of_tiling(nest: CpuNest, shape: NestShape) -> CpuNest:
+    """Return the nest with the loops of this module: outer S0, l3 S1, l2 R0 S2, l1 R1, microkernel S3."""
     names, at = list(shape.workload.extents), shape.columns
     spatial, reduction = shape.spatial, shape.reduction
     ones, zeros = len(at), len(at) + 1
@@ -156,14 +154,14 @@ def _plain_nest(nest: CpuNest, shape: NestShape) -> CpuNest:
     return nest._replace(columns=columns, order_columns=np.full(4, zeros, dtype=np.int64), orders=orders)
 
 
-def _colliding(nest: CpuNest, tensor: int) -> CpuNest:
-    """Return the nest with rows of one tensor that collide in few sets of a cache.
+def _with_colliding_rows(nest: CpuNest, tensor: int) -> CpuNest:
+    """Return the nest in which the rows of one tensor collide in few sets of a cache.
 
-    Sets are where the tensors' addresses put them: two tensors' rows rarely take the same ones.
+    The sets depend on the tensors' addresses, and rows of two tensors rarely use the same sets.
     """
     boxes, tensors = nest.boxes.copy(), nest.tensors.copy()
-    own = boxes[:, 0] == tensor
-    boxes[:, 6:] = np.where(own[:, None], (boxes[:, 6:] * COLLIDING_SHARE).astype(np.int64), 0)
+    is_own_box = boxes[:, 0] == tensor
+    boxes[:, 6:] = np.where(is_own_box[:, None], (boxes[:, 6:] * COLLIDING_SHARE).astype(np.int64), 0)
     rows = np.arange(len(tensors)) == tensor
     tensors[:, 2:] = np.where(rows[:, None], tensors[:, 2:] * COLLIDING_SHARE, 0.0)
     return nest._replace(boxes=boxes, tensors=tensors)

@@ -1,4 +1,4 @@
-"""The shape of a nest that MetaSchedule tiles on CPUs: its loops, and operands as the compiled code reads them."""
+"""The shape of a nest that MetaSchedule tiles for CPUs: its loops, and its operands in the compiled code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 NO_PRODUCER = -3
-"""`TiledNests.producer_depth` where operands are read as given; -1: padded before the nest."""
+"""The value of `TiledNests.producer_depth` for operands without padding; -1 means padded before the nest."""
 INLINED = -2
-"""Padded in the statement itself."""
+"""The value of `TiledNests.producer_depth` for operands that are padded in the statement itself."""
 
 
 class TiledNests(NamedTuple):
@@ -29,14 +29,14 @@ class TiledNests(NamedTuple):
     Attributes
     ----------
     factors : (num_nests, 4 * spatial + 2 * reduction axes) int64
-        Factors axis by axis, in the workload's order: S0 S1 S2 S3, or R0 R1.
+        The factors of each axis in the workload's order: S0 S1 S2 S3, or R0 R1.
     unroll, vectorize, parallel : (num_nests,) int64
-        Most statements that are unrolled; most iterations of a vector, and of the parallel loop before one more loop
-        is fused into it.
+        The most statements that are unrolled, the most iterations of a vector, and the most iterations of the parallel
+        loop before the next loop is fused into it.
     write_depth : (num_nests,) int64
-        Loop in which results are copied out of a buffer of their own, -1: none.
+        The loop in which results are copied from a separate buffer, -1 if none.
     producer_depth : (num_nests,) int64
-        Loop in which padded operands are made; `NO_PRODUCER`, `INLINED`, -1.
+        The loop in which padded operands are computed, or `NO_PRODUCER`, `INLINED`, -1.
     """
 
     factors: Integers
@@ -49,14 +49,14 @@ class TiledNests(NamedTuple):
 
 @dataclass(frozen=True)
 class NestShape:
-    """Loops ``S0 S1 R0 S2 R1 S3`` (S: all spatial axes, R: all reductions) around one statement.
+    """The loops ``S0 S1 R0 S2 R1 S3`` (S: all spatial axes, R: all reduction axes) around one statement.
 
     Parameters
     ----------
     workload : Workload
         A sum of products.
     lanes : int
-        Elements of a vector register.
+        The number of elements in a vector register.
     """
 
     workload: Workload
@@ -64,39 +64,39 @@ class NestShape:
 
     @cached_property
     def padded(self) -> tuple[bool, ...]:
-        """Whether an operand is read from a padded copy."""
+        """Whether each operand is read from a padded copy."""
         return tuple(any(guarded_dimensions(access, self.workload)) for access in self.workload.reads)
 
     @cached_property
     def plain(self) -> Workload:
-        """The workload on padded copies: everything that is read lies inside its tensor."""
-        reads = tuple(_whole(access, self.workload) for access in self.workload.reads)
+        """The workload on padded copies, so that every read is inside its tensor."""
+        reads = tuple(_pad_access(access, self.workload) for access in self.workload.reads)
         return msgspec.structs.replace(self.workload, reads=reads, epilogue=(), epilogue_reads=())
 
     @cached_property
     def spatial(self) -> list[str]:
-        """Names of the spatial axes; vectors run along the last one."""
+        """The names of the spatial axes; the last one is vectorised."""
         return [axis.name for axis in self.workload.spatial_axes]
 
     @cached_property
     def reduction(self) -> list[str]:
-        """Names of the reduction axes."""
+        """The names of the reduction axes."""
         return [axis.name for axis in self.workload.reduction_axes]
 
     @property
     def simd(self) -> str:
-        """The axis of vectors."""
+        """The vectorised axis."""
         return self.spatial[-1]
 
     @cached_property
     def loops(self) -> list[tuple[str, str]]:
-        """(axis, level) from the outermost to the innermost loop."""
+        """The axis and level of each loop, from the outermost to the innermost."""
         levels = ("S0", "S1", "R0", "S2", "R1", "S3")
         return [(axis, level) for level in levels for axis in (self.spatial if level[0] == "S" else self.reduction)]
 
     @cached_property
     def columns(self) -> dict[tuple[str, str], int]:
-        """(axis, level) -> column of `TiledNests.factors`."""
+        """The column of `TiledNests.factors` for each axis and level."""
         names = [
             (axis.name, level)
             for axis in self.workload.axes
@@ -106,26 +106,26 @@ class NestShape:
 
     @cached_property
     def reduces(self) -> NDArray[np.bool_]:
-        """Which loops run over a reduction, (loops,)."""
+        """Whether each loop runs over a reduction axis, (loops,)."""
         return np.array([axis in self.reduction for axis, _ in self.loops])
 
     @cached_property
     def has_windows(self) -> bool:
-        """Whether vectors of an operand overlap: what LLVM then makes of short loops is no vector."""
+        """Whether vectors of an operand overlap; LLVM then does not vectorise short loops."""
         return any(len(access.indices[-1]) > 1 for access in self.plain.reads if access.uses(self.simd))
 
     @cached_property
     def is_contiguous(self) -> bool:
-        """Whether neighbours along the axis of vectors are neighbours in memory, or the same, in every tensor."""
+        """Whether neighbours along the vectorised axis are adjacent in memory, or equal, in every tensor."""
         return all(vector_stride(a, self.simd) in (0, 1) for a in (*self.plain.reads, self.plain.write))
 
     def trips(self, nests: TiledNests) -> Floats:
-        """Return the iterations of each loop, (num_nests, loops)."""
+        """Return the extent of each loop, (num_nests, loops)."""
         return np.stack([nests.factors[:, self.columns[loop]] for loop in self.loops], axis=1).astype(np.float64)
 
 
 def distinct_vectors(access: Access, counts: dict[str, Floats], simd: str) -> Floats:
-    """Return the different vectors (or elements) of a tensor that tiles of `counts` touch."""
+    """Return the number of different vectors (or elements) of a tensor in tiles of the extents `counts`."""
     result: Floats = np.ones(len(next(iter(counts.values()))))
     for terms in access.indices:
         many = np.ones_like(result)
@@ -138,8 +138,8 @@ def distinct_vectors(access: Access, counts: dict[str, Floats], simd: str) -> Fl
     return result
 
 
-def _whole(access: Access, workload: Workload) -> Access:
-    """Return an access to a padded copy: everything that is read lies inside it."""
+def _pad_access(access: Access, workload: Workload) -> Access:
+    """Return the access to a padded copy, in which every read is inside the tensor."""
     shape = []
     for terms, offset, size in zip(access.indices, access.offsets, access.shape, strict=True):
         last = offset + sum(term.coefficient * (workload.extents[term.axis] - 1) for term in terms)

@@ -1,1 +1,1 @@
-"""``anatune export``: where the schedule comes from, what is written."""
+"""The command ``anatune export``: its options, finding the schedule, writing the files."""

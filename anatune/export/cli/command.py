@@ -15,7 +15,7 @@ from anatune.cli.options import AsJson, spread
 from anatune.cli.output import note, print_json, print_text
 from anatune.cli.outputs import MANIFEST, move_export
 from anatune.cli.workload import WorkloadOptions
-from anatune.export.cli.source import Asked, find_range, find_schedule
+from anatune.export.cli.source import ExportSource, find_range, find_schedule
 from anatune.files import Output, make_folder, temporary_folder
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ new noexcept not nullptr operator or private protected public register requires 
 static struct switch template this throw true try typedef typeid typename union unsigned using virtual void volatile
 while xor
 """
-"""What a function of C or C++ cannot be called."""
+"""The keywords of C and C++, which cannot be names of functions."""
 
 _Words = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="FILE|WORKLOAD...",
-        help="A schedule (a file of `anatune tune`, what plan and prune print as JSON, a manifest), a plan for a range "
-        "of extents on a CPU, or with --records or --hw a workload as for `anatune plan`.",
+        help="A schedule (a file of `anatune tune`, the JSON of plan or prune, a manifest), a plan for a range of "
+        "extents on a CPU, or with --records or --hw a workload as for `anatune plan`.",
     ),
 ]
 
@@ -50,35 +50,35 @@ def _check_name(value: str | None) -> str | None:
 @spread
 def export(
     options: WorkloadOptions,
-    asked: Asked,
+    source: ExportSource,
     words: _Words = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder; made if missing.")] = Path("."),
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder, made if missing.")] = Path("."),
     name: Annotated[
         str | None,
         typer.Option("--name", metavar="NAME", callback=_check_name, help="C function.  [default: from the workload]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a schedule's kernel for other programs, with a manifest that says how to call it."""
+    """Write the kernel of a schedule for other programs, with a manifest that describes how to call it."""
     from anatune.export.cli.files import write_range, write_schedule
 
     write: Callable[[Path], Manifest]
-    if plan := find_range(asked, words or [], options):
+    if plan := find_range(source, words or [], options):
         extents = plan.workload.extents
         title = name or f"{_identifier(plan.programs[-1].schedule)}_{plan.workload.axis}_{extents[0]}_to_{extents[-1]}"
-        write = functools.partial(write_range, plan, title, asked.form or "so", asked.threads)
+        write = functools.partial(write_range, plan, title, source.form or "so", source.threads)
     else:
-        schedule, threads = find_schedule(asked, words or [], options)
+        schedule, threads = find_schedule(source, words or [], options)
         title = name or _identifier(schedule)
-        write = functools.partial(write_schedule, schedule, title, asked.form or "so", asked.threads or threads)
+        write = functools.partial(write_schedule, schedule, title, source.form or "so", source.threads or threads)
     make_folder(output)
-    Output(output / f"{title}.json", MANIFEST)  # looked at before anything is built
+    Output(output / f"{title}.json", MANIFEST)  # check the output before building
     with temporary_folder(output) as scratch:
         manifest = write(scratch)
         _note_replaced(output / f"{title}.json", manifest)
         path = move_export(scratch, output, title, manifest)
     if manifest["arithmetic"].multiplied_as != manifest["arithmetic"].operands:
-        note(f"note: {manifest['arithmetic'].sentences()} --accuracy standard refuses that")
+        note(f"note: {manifest['arithmetic'].sentences()} Use --accuracy standard to refuse such kernels.")
     if as_json:
         print_json({**manifest, "manifest": str(path)})
         return
@@ -92,7 +92,7 @@ def export(
 
 
 def _identifier(schedule: Schedule) -> str:
-    """Return a C identifier that says what the workload is, and what operands are rounded to."""
+    """Return a C identifier made of the workload and the type that operands are rounded to."""
     from anatune.codegen.arithmetic import arithmetic_of
     from anatune.records.export import workload_text
 
@@ -102,10 +102,10 @@ def _identifier(schedule: Schedule) -> str:
 
 
 def _note_replaced(path: Path, manifest: Manifest) -> None:
-    """Say that an export of the same name for another device was there."""
+    """Print a note if an export of the same name for another device is replaced."""
     import msgspec
 
     with contextlib.suppress(OSError, msgspec.DecodeError, UnicodeDecodeError, AttributeError):
         former = msgspec.json.decode(path.read_bytes()).get("hardware")
         if former not in (None, manifest["hardware"]):
-            note(f"note: this replaces the export for {former} in {path.parent}; --name calls it something else")
+            note(f"note: this replaces the export for {former} in {path.parent}; choose another name with --name")

@@ -1,4 +1,4 @@
-"""An export with its manifest: what was written, how it is called, what it needs, and the schedule it was made from."""
+"""Writing an export with its manifest: files, functions, requirements, and the schedule."""
 
 from __future__ import annotations
 
@@ -32,52 +32,52 @@ from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.version import __version__
 
 Manifest: TypeAlias = dict[str, Any]
-"""What was written, and how it is called, as it becomes JSON."""
+"""The manifest of an export, which becomes JSON: the written files, and how to call them."""
 
 
 def write_schedule(schedule: Schedule, name: str, form: str, threads: int, folder: Path) -> Manifest:
-    """Write a schedule as TVM's module, CUDA C with a cubin, or a library for C programs, and return the manifest.
+    """Write a schedule as a TVM module, CUDA C with a cubin, or a library for C programs, and return the manifest.
 
-    Errors as `tvm_module_json`, `write_cuda` and `write_c_library`.
+    The errors are those of `tvm_module_json`, `write_cuda` and `write_c_library`.
     """
     if form == "tvm":
-        made = _module(schedule, name, folder, threads)
+        written = _module(schedule, name, folder, threads)
     elif template_named(schedule.template).toolchain == "triton":
-        made = _triton(schedule, name, form, folder)
+        written = _triton(schedule, name, form, folder)
     elif schedule.hardware.kind == "gpu":
-        made = _cuda(schedule, name, folder)
+        written = _cuda(schedule, name, folder)
     else:
-        made = _library(write_c_library(schedule, name, folder, threads=threads, form=form), name, form)
-    return {**made, **_about(schedule), "schedule": schedule}
+        written = _library(write_c_library(schedule, name, folder, threads=threads, form=form), name, form)
+    return {**written, **_schedule_fields(schedule), "schedule": schedule}
 
 
 def write_range(plan: RangePlan, name: str, form: str, threads: int | None, folder: Path) -> Manifest:
-    """Write the programs of a range for C programs, with the dispatch table: one library, or cubins and their header.
+    """Write the kernels of a range with the dispatch table: one C library, or cubins and their header.
 
-    Errors as `write_c_range` and `write_gpu_range`.
+    The errors are those of `write_c_range` and `write_gpu_range`.
     """
     if plan.hardware.kind == "gpu":
-        made = _machine_code(plan, name, folder)
+        written = _machine_code(plan, name, folder)
     else:
         count = threads or plan.hardware.most_threads or 1
-        made = _library(write_c_range(dispatch_of(plan), name, folder, threads=count, form=form), name, form)
-    words = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss, "range": plan}
-    about = _about(plan.programs[-1].schedule)
-    return {**made, **about, "arithmetic": made.get("arithmetic", about["arithmetic"]), **words}
+        written = _library(write_c_range(dispatch_of(plan), name, folder, threads=count, form=form), name, form)
+    range_fields = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss, "range": plan}
+    about = _schedule_fields(plan.programs[-1].schedule)
+    return {**written, **about, "arithmetic": written.get("arithmetic", about["arithmetic"]), **range_fields}
 
 
-def _library(made: CLibrary, name: str, form: str) -> dict[str, object]:
-    """Return what a library is called and needs, and how its functions are called."""
+def _library(library: CLibrary, name: str, form: str) -> dict[str, object]:
+    """Return the manifest's fields about a library: files, requirements and functions."""
     return {
         "format": form,
-        "library": made.library,
-        "header": made.header,
-        "link": made.link,
+        "library": library.library,
+        "header": library.header,
+        "link": library.link,
         "supported": f"int {name}_supported(void);",
-        "mcpu": made.needs.cpu,
-        "features": made.needs.features,
-        "threads": made.needs.threads,
-        "needs_openmp": bool(made.needs.openmp),
+        "mcpu": library.needs.cpu,
+        "features": library.needs.features,
+        "threads": library.needs.threads,
+        "needs_openmp": bool(library.needs.openmp),
         "alignment_bytes": ALIGNMENT_BYTES,
         "functions": [
             {
@@ -87,42 +87,42 @@ def _library(made: CLibrary, name: str, form: str) -> dict[str, object]:
                 "arguments": function.arguments,
                 "workspace_bytes": function.workspace_bytes,
             }
-            for function in made.functions
+            for function in library.functions
         ],
     }
 
 
 def _machine_code(plan: RangePlan, name: str, folder: Path) -> dict[str, object]:
-    """Write the programs of a range on a GPU, and return what was written and how it is called."""
+    """Write the kernels of a range on a GPU, and return the manifest's fields about them."""
     hardware = plan.programs[0].schedule.hardware
     assert hardware.kind == "gpu"
-    made = write_gpu_range(plan, name, folder, lambda wanted: compiled_kernels(wanted, hardware, usable_cores()))
-    files, functions = [*made.images, *made.sources, made.table], _functions(name, made, ranged=True)
-    form = "triton" if made.needs is None else "cuda"
-    return {"format": form, "name": name, "files": files, "header": made.header, "needs": made.needs,
-            "functions": functions, "arithmetic": made.arithmetic}  # fmt: skip
+    export = write_gpu_range(plan, name, folder, lambda wanted: compiled_kernels(wanted, hardware, usable_cores()))
+    files, functions = [*export.images, *export.sources, export.table], _functions(name, export, ranged=True)
+    form = "triton" if export.needs is None else "cuda"
+    return {"format": form, "name": name, "files": files, "header": export.header, "needs": export.needs,
+            "functions": functions, "arithmetic": export.arithmetic}  # fmt: skip
 
 
-def _functions(name: str, made: TritonExport | GpuRangeExport, *, ranged: bool = False) -> list[dict[str, object]]:
-    """Return the functions of a header: names, what they do, declarations; of the launch its tensors."""
-    declared = prototypes_of_triton(name, made.launches, made.arguments, made.needs is None, ranged=ranged)
+def _functions(name: str, export: TritonExport | GpuRangeExport, *, ranged: bool = False) -> list[dict[str, object]]:
+    """Return the functions of a header: names, purposes, declarations, and the tensors of the launch function."""
+    declared = prototypes_of_triton(name, export.launches, export.arguments, export.needs is None, ranged=ranged)
     functions: list[dict[str, object]] = [
         {"name": declaration.split("(")[0].split()[-1], "purpose": purpose, "prototype": declaration}
         for purpose, declaration in declared.items()
     ]
-    functions[0]["arguments"] = made.arguments
+    functions[0]["arguments"] = export.arguments
     return functions
 
 
 def _cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, object]:
-    """Write CUDA C, cubin and header, and return what was written and how it is launched."""
-    made = write_cuda(schedule, name, folder)
-    kernel = made.kernel
+    """Write CUDA C, cubin and header, and return the manifest's fields about them."""
+    export = write_cuda(schedule, name, folder)
+    kernel = export.kernel
     functions: list[dict[str, object]] = [
         {"name": function, "purpose": purpose, "prototype": declaration}
-        for function, (purpose, declaration) in prototypes(kernel, made.arguments).items()
+        for function, (purpose, declaration) in prototypes(kernel, export.arguments).items()
     ]
-    functions[0]["arguments"] = made.arguments
+    functions[0]["arguments"] = export.arguments
     around: dict[str, object] = {
         kind: [_launch(launch) for launch in launches]
         for kind, launches in (("before", kernel.before), ("after", kernel.after))
@@ -132,27 +132,27 @@ def _cuda(schedule: Schedule, name: str, folder: Path) -> dict[str, object]:
         around["workspace_bytes"] = kernel.workspace.num_bytes
     return {
         "format": "cuda",
-        "source": made.source,
-        "cubin": made.cubin,
-        "header": made.header,
+        "source": export.source,
+        "cubin": export.cubin,
+        "header": export.header,
         "launch": {**_launch(kernel), **around},
-        "needs": made.needs,
+        "needs": export.needs,
         "alignment_bytes": CUDA_ALIGNMENT_BYTES,
-        "compiler": {"version": compiler_version(), "flags": FLAGS, **made.facts.numbers()},
+        "compiler": {"version": compiler_version(), "flags": FLAGS, **export.facts.numbers()},
         "functions": functions,
     }
 
 
 def _triton(schedule: Schedule, name: str, form: str, folder: Path) -> dict[str, object]:
-    """Write a Python file that launches itself and, unless that is all, machine code and header; return how to call."""
+    """Write a Python file and, unless `form` is "py", machine code and header; return the manifest's fields."""
     file, call = write_launcher(schedule, name, folder)
-    made: dict[str, object] = {
+    fields: dict[str, object] = {
         "format": "py",
         "source": file,
         "functions": [{"name": "run", "purpose": "computes on tensors of PyTorch", "prototype": f"{call} in {file}"}],
     }
     if form == "py":
-        return made
+        return fields
     images = images_apart(schedule)
     written = write_triton(schedule, images, name, folder)
     functions = _functions(name, written)
@@ -170,12 +170,12 @@ def _triton(schedule: Schedule, name: str, form: str, folder: Path) -> dict[str,
         "needs": written.needs,
         "alignment_bytes": CUDA_ALIGNMENT_BYTES,
         "compiler": {"version": compilers_of([schedule.template])[0], "flags": TRITON_FLAGS, **facts},
-        "functions": [*functions, *made["functions"]],  # type: ignore[misc]
+        "functions": [*functions, *fields["functions"]],  # type: ignore[misc]
     }
 
 
 def _launch(kernel: CudaKernel | Launch) -> dict[str, object]:
-    """Return how a kernel is launched."""
+    """Return the launch configuration of a kernel."""
     return {
         "kernel": kernel.name,
         "grid": [kernel.grid, 1, 1],
@@ -187,7 +187,7 @@ def _launch(kernel: CudaKernel | Launch) -> dict[str, object]:
 
 
 def _module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[str, object]:
-    """Write ``<name>.tvm.json``, an IRModule, and return how it is loaded and called."""
+    """Write the IRModule ``<name>.tvm.json``, and return the manifest's fields about it."""
     text, target = tvm_module_json(schedule, threads=threads)
     file = f"{name}.tvm.json"
     (folder / file).write_text(text, encoding="utf-8")
@@ -204,7 +204,7 @@ def _module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[s
     }
 
 
-def _about(schedule: Schedule) -> dict[str, object]:
+def _schedule_fields(schedule: Schedule) -> dict[str, object]:
     return {
         "workload": workload_text(schedule.workload),
         "arithmetic": arithmetic_of(schedule),

@@ -1,1 +1,1 @@
-"""CPU schedules for other programs: C libraries and headers."""
+"""Exporting CPU schedules as C libraries with headers."""

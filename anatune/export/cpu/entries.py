@@ -1,4 +1,4 @@
-"""The C file that is compiled into an exported kernel: TVM's runtime as far as it is needed, and plain C entries."""
+"""The C file that is compiled into an exported kernel: the needed part of TVM's runtime, and plain C entries."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def describe_tensor(buffer: Buffer, shape: Sequence[int | str], number: int, poi
 
 
 def _call(function: CFunction, symbol: str, *, clear: bool = False) -> list[str]:
-    """Return a C function that calls `symbol`; `clear`: zero the result before, for the padding of packed constants."""
+    """Return a C function that calls `symbol`; `clear` zeroes the result first, for the padding of packed constants."""
     lines: list[str] = []
     if clear:
         last = function.arguments[-1]
@@ -109,30 +109,30 @@ def _call(function: CFunction, symbol: str, *, clear: bool = False) -> list[str]
 
 
 def c_entries(functions: Sequence[CFunction]) -> list[str]:
-    """Return the lines of C functions: the kernel; where operands are packed also what packs each, and the rest."""
-    own, *others = functions
+    """Return the C functions: the kernel and, if operands are packed, a packing function each and the packed kernel."""
+    kernel_function, *others = functions
     if not others:
-        return _call(own, "__tvm_ffi_main")
+        return _call(kernel_function, "__tvm_ffi_main")
     *packers, packed = others
     lines: list[str] = []
     for function in packers:
         lines += _call(function, f"__tvm_ffi_pack_{function.arguments[0].tensor}", clear=True)
-    return [*lines, *_call(packed, "__tvm_ffi_main"), *with_packing(own, packers, packed)]
+    return [*lines, *_call(packed, "__tvm_ffi_main"), *packing_entry(kernel_function, packers, packed)]
 
 
 def runtime(
     name: str, check: str, threads: int, functions: Sequence[CFunction], symbols: Iterable[str], *, openmp: bool
 ) -> list[str]:
-    """Return the lines in front of the entries: TVM's runtime, and the declarations of what they call.
+    """Return the lines before the entries: TVM's runtime, and declarations of the functions that the entries call.
 
     Parameters
     ----------
     check : str
-        C code of ``cpu_is_right``, see `codegen.cpu.export.features.check_source`.
+        The C code of ``cpu_is_right``, see `codegen.cpu.export.features.check_source`.
     threads : int
-        Of parallel loops, with `openmp`.
+        The threads of parallel loops, with `openmp`.
     symbols : iterable of str
-        TVM's functions.
+        The names of TVM's functions.
     """
     return [
         f'#include "{name}.h"',
@@ -150,9 +150,9 @@ def runtime(
     ]
 
 
-def with_packing(own: CFunction, packers: Sequence[CFunction], packed: CFunction) -> list[str]:
-    """Return a C function that packs constants into memory of its own and calls `packed`."""
-    lines = [f"{prototype(own)} {{", "  int status = -2;"]
+def packing_entry(kernel_function: CFunction, packers: Sequence[CFunction], packed: CFunction) -> list[str]:
+    """Return a C function that packs constants into new memory and calls `packed`."""
+    lines = [f"{prototype(kernel_function)} {{", "  int status = -2;"]
     for function in packers:
         source, target = function.arguments
         kind = C_TYPES[target.dtype][0]

@@ -1,4 +1,4 @@
-"""C functions of an exported kernel: their names, declarations, and the header that says how to use them."""
+"""The C functions of an exported kernel: names, declarations, and the header that describes them."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ C_TYPES = {
     "uint8": ("uint8_t", 1, 8),
     "int32": ("int32_t", 0, 32),
 }
-"""dtype -> C type (of narrow floating-point numbers: their bits), DLPack's code and bits."""
+"""The C type (for narrow floating-point numbers, the type of their bits) and DLPack's code and bits of each dtype."""
 
 
 class CFunction(NamedTuple):
-    """A function of the library: its name, what it does, its arguments in order (the last one is written).
+    """A function of the library: name, purpose, and arguments in order (the last one is written).
 
-    `workspace_bytes` is what a call allocates and releases again. Where dimensions of arguments vary, their length is
-    the first argument.
+    A call allocates and releases `workspace_bytes`. If a dimension of the arguments varies, its length is the first
+    argument.
     """
 
     name: str
@@ -35,62 +35,62 @@ class CFunction(NamedTuple):
 
     @property
     def is_ranged(self) -> bool:
-        """Whether the first argument is the length of dimensions that vary."""
+        """Whether the first argument is the length of the varying dimensions."""
         return any(buffer.varying for buffer in self.arguments)
 
 
 def c_functions(
-    name: str, own: tuple[Buffer, ...], packed_sizes: Mapping[str, int], workspace_bytes: int, once: str
+    name: str, tensors: tuple[Buffer, ...], packed_sizes: Mapping[str, int], workspace_bytes: int, once: str
 ) -> tuple[CFunction, ...]:
-    """Return the functions of a library: the kernel; where constants are packed what packs each, and the rest of it.
+    """Return a library's functions: the kernel and, for packed constants, packing functions and the packed kernel.
 
     Parameters
     ----------
     own : tuple of Buffer
         The tensors in the workload's own layouts.
     packed_sizes : mapping of str to int
-        Elements of the packed form of those that are constants.
+        The elements of each constant's packed form.
     workspace_bytes : int
-        Of the kernel without the packing.
+        The workspace of the kernel without packing.
     once : str
-        How often a constant is packed, in words.
+        The words that say how often a constant is packed.
     """
     packed = {
         buffer.tensor: Buffer(f"{buffer.tensor}_packed", buffer.dtype, (packed_sizes[buffer.tensor],))
-        for buffer in own
+        for buffer in tensors
         if buffer.tensor in packed_sizes
     }
     copies = sum(buffer.num_bytes for buffer in packed.values())
-    whole = CFunction(name, "all tensors in the workload's own layouts", own, workspace_bytes + copies)
+    whole = CFunction(name, "all tensors in the workload's own layouts", tensors, workspace_bytes + copies)
     if not packed:
         return (whole,)
     packers = [
         CFunction(f"{name}_pack_{buffer.tensor}", f"packs {buffer.tensor}, {once}", (buffer, packed[buffer.tensor]))
-        for buffer in own
+        for buffer in tensors
         if buffer.tensor in packed
     ]
-    arguments = tuple(packed.get(buffer.tensor, buffer) for buffer in own)
+    arguments = tuple(packed.get(buffer.tensor, buffer) for buffer in tensors)
     return (whole, *packers, CFunction(f"{name}_packed", "the same with packed constants", arguments, workspace_bytes))
 
 
 def shape_of(buffer: Buffer) -> tuple[int | str, ...]:
-    """Return an argument's shape, as C writes it."""
+    """Return an argument's shape as C expressions."""
     return tuple("extent" if place in buffer.varying else length for place, length in enumerate(buffer.shape))
 
 
 class CNeeds(NamedTuple):
-    """What a library needs of the machine, and how it behaves.
+    """The requirements of a library.
 
     Attributes
     ----------
     cpu : str
-        LLVM's name of the processor it was compiled for ("-mcpu").
+        LLVM's name of the processor that it was compiled for ("-mcpu").
     features : tuple of str
-        Those that the code may use: all are needed.
+        The features of the processor that it needs.
     threads : int
-        Of its parallel loops; 1: there are none.
+        The threads of its parallel loops; 1 if there are none.
     openmp : str
-        Name of the OpenMP library behind them ("gomp"); "": none.
+        The name of the OpenMP library ("gomp"), "" if none.
     """
 
     cpu: str
@@ -152,14 +152,14 @@ def c_header(
     Parameters
     ----------
     schedule : Schedule
-        Says which processor it is for, and the arithmetic.
+        The schedule, with the processor and the arithmetic.
     link : sequence of str
-        Words for the linker.
+        The arguments of the linker.
     more_codes : str
-        What else functions may return, and when.
+        The text about additional return codes.
     """
-    said = f"Needs: {', '.join(needs.features) or 'nothing special'} (compiled for -mcpu={needs.cpu}). "
-    said += f"Loops run on {needs.threads} threads (OpenMP)." if needs.openmp else "It runs on the calling thread."
+    needed = f"Needs: {', '.join(needs.features) or 'nothing special'} (compiled for -mcpu={needs.cpu}). "
+    needed += f"Loops run on {needs.threads} threads (OpenMP)." if needs.openmp else "It runs on the calling thread."
     declared = []
     for function in functions:
         rows = [
@@ -175,7 +175,7 @@ def c_header(
         device=f"{schedule.hardware.name} ({schedule.hardware.arch})",
         arithmetic=comment_lines(arithmetic_of(schedule).sentences(), "* ", " * "),
         alignment=ALIGNMENT_BYTES,
-        needs=comment_lines(said, "* ", " * "),
+        needs=comment_lines(needed, "* ", " * "),
         link=" ".join(link),
         guard=name.upper(),
         name=name,

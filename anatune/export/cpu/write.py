@@ -1,10 +1,8 @@
-"""A schedule for other programs: a library with a plain C interface, or a TVM module.
+"""Exporting a CPU schedule as a library with a plain C interface; linking and running it does not need TVM.
 
-Nothing of TVM is needed to link or run the library.
-
-TVM's object file holds the kernel behind TVM's calling convention, and asks for a few functions of TVM's runtime. A
-small C file, compiled with it, has those functions (memory, and OpenMP for parallel loops) and plain C entries. All
-other symbols stay inside, so that one program may link many such libraries.
+TVM's object file has the kernel with TVM's calling convention, and needs a few functions of TVM's runtime. A small C
+file has those functions (memory, and OpenMP for parallel loops) and plain C entries. All other symbols are hidden, so
+that one program can link many such libraries.
 """
 
 from __future__ import annotations
@@ -33,25 +31,26 @@ __all__ = ["CLibrary", "CProgram", "Tools", "find_tools", "write_c_library", "wr
 
 
 class CProgram(NamedTuple):
-    """What a library is made of.
+    """The content of a library.
 
     Attributes
     ----------
     schedule : Schedule
-        Says which processor it is for, and the arithmetic.
+        The schedule, with the processor and the arithmetic.
     title : str
-        What it computes.
+        The description of the workload.
     module, target
-        TVM's.
+        The TVM module and target.
     functions : tuple of CFunction
+        The C functions.
     symbols : tuple of str
-        Functions of the module that `entries` call.
+        The functions of the module that `entries` call.
     entries : list of str
-        Lines of C.
+        The lines of C.
     is_parallel : bool
         Whether it has loops for several threads.
     more_codes : str
-        As `c_header` takes them.
+        The additional return codes, see `c_header`.
     """
 
     schedule: Schedule
@@ -66,7 +65,7 @@ class CProgram(NamedTuple):
 
 
 class CLibrary(NamedTuple):
-    """What was written: file names, the functions, what they need, words that link the library."""
+    """A written library: file names, functions, requirements, and the arguments to link it."""
 
     library: str
     header: str
@@ -76,7 +75,7 @@ class CLibrary(NamedTuple):
 
 
 class Tools(NamedTuple):
-    """Programs: the C compiler, what hides symbols of an object, what makes a static library ("": not needed)."""
+    """The tools: the C compiler, objcopy (which hides symbols), and ar (for static libraries); "" if not needed."""
 
     compiler: str
     objcopy: str
@@ -89,30 +88,30 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
     Parameters
     ----------
     schedule : Schedule
-        Of the CPU template. For another machine's instruction set a cross compiler is needed (aarch64-linux-gnu-gcc).
+        A schedule of the template `cpu`. Another instruction set needs a cross compiler (aarch64-linux-gnu-gcc).
     name : str
-        A C identifier: the function with all tensors in the workload's own layouts. Where operands are packed ahead,
-        ``<name>_pack_<tensor>`` packs one and ``<name>_packed`` takes the packed form; ``<name>_supported`` says
-        whether the present processor can run them.
+        A C identifier: the function with all tensors in the workload's own layouts. If operands are packed in advance,
+        ``<name>_pack_<tensor>`` packs one, and ``<name>_packed`` takes the packed form. ``<name>_supported`` returns
+        whether the current processor can run them.
     folder : Path
-        Must exist.
+        An existing folder.
     threads : int
-        Threads of a parallel loop.
+        The threads of a parallel loop.
     form : {"so", "o", "a"}
-        ``lib<name>.so``, ``<name>.o`` or ``lib<name>.a``. Only the functions are visible outside.
+        The form: ``lib<name>.so``, ``<name>.o`` or ``lib<name>.a``. Only these functions are visible outside.
 
     Raises
     ------
     BuildError
-        It cannot be lowered, compiled or linked.
+        The schedule cannot be lowered, compiled or linked.
     """
     if schedule.options.get("extension") == "amx":
-        raise BuildError("AMX: programs have to ask Linux for tile registers first, so that none is exported")
+        raise BuildError("schedules with AMX cannot be exported: programs have to ask Linux for tile registers first")
     tools = find_tools(form, schedule)
     lowered = lower(schedule, threads=threads)
     sizes, workspace = lowered.program.packed_sizes, lowered.program.workspace_bytes
-    own = tuple(Buffer.of(access) for access in schedule.workload.tensors)
-    functions = c_functions(name, own, sizes, workspace, "once")
+    tensors = tuple(Buffer.of(access) for access in schedule.workload.tensors)
+    functions = c_functions(name, tensors, sizes, workspace, "once")
     program = CProgram(
         schedule,
         schedule.workload.describe(),
@@ -127,12 +126,12 @@ def write_c_library(schedule: Schedule, name: str, folder: Path, *, threads: int
 
 
 def write_program(program: CProgram, name: str, folder: Path, tools: Tools, form: str, threads: int) -> CLibrary:
-    """Compile and link a program; write the library and its header; parameters as `write_c_library`.
+    """Compile and link a program, and write the library and its header; see `write_c_library` for the parameters.
 
     Raises
     ------
     BuildError
-        It cannot be compiled or linked.
+        The program cannot be compiled or linked.
     """
     schedule, functions = program.schedule, program.functions
     family = _family_of(schedule)
@@ -146,31 +145,31 @@ def write_program(program: CProgram, name: str, folder: Path, tools: Tools, form
     check = check_source(features, family)
     start = runtime(name, check, threads, functions, program.symbols, openmp=program.is_parallel)
     executable = compile_module(program.module, program.target)
-    with temporary_folder() as place:
-        (place / f"{name}.h").write_text(header)
-        (place / "c-entries.c").write_text("\n".join([*start, *program.entries]))  # no C identifier, as the name is
-        executable.mod.write_to_file(str(place / "of-tvm.o"), "o")
-        _link(tools, place, name, library, openmp=program.is_parallel)
-        for written in (place / library, place / f"{name}.h"):
-            # Replaced, not overwritten: a program may have the old library loaded.
+    with temporary_folder() as scratch:
+        (scratch / f"{name}.h").write_text(header)
+        (scratch / "c-entries.c").write_text("\n".join([*start, *program.entries]))  # no C identifier
+        executable.mod.write_to_file(str(scratch / "of-tvm.o"), "o")
+        _link(tools, scratch, name, library, openmp=program.is_parallel)
+        for written in (scratch / library, scratch / f"{name}.h"):
+            # replace the file instead of overwriting it, because a program may have the old library loaded
             replace_file(folder / written.name, written.read_bytes())
     return CLibrary(library, f"{name}.h", functions, needs, link)
 
 
-def _link(tools: Tools, place: Path, name: str, library: str, *, openmp: bool) -> None:
-    """Make `library` of c-entries.c and of-tvm.o, which lie in `place`."""
+def _link(tools: Tools, folder: Path, name: str, library: str, *, openmp: bool) -> None:
+    """Link `library` from c-entries.c and of-tvm.o in a folder."""
     hidden, flags = f"{name}.o", ["-fopenmp"] * openmp
     compile_entries = [tools.compiler, "-O2", "-fPIC", *flags, "-c", "c-entries.c", "-o", "c-entries.o"]
     on_mac = [f"-Wl,-exported_symbol,_{name}", f"-Wl,-exported_symbol,_{name}_*"] * (sys.platform == "darwin")
-    _run(compile_entries, place)
-    _run([tools.compiler, "-r", "-nostdlib", *on_mac, "c-entries.o", "of-tvm.o", "-o", hidden], place)
+    _run(compile_entries, folder)
+    _run([tools.compiler, "-r", "-nostdlib", *on_mac, "c-entries.o", "of-tvm.o", "-o", hidden], folder)
     if tools.objcopy:
         kept = [f"--keep-global-symbol={name}", f"--keep-global-symbol={name}_*"]
-        _run([tools.objcopy, "--wildcard", "--strip-debug", *kept, hidden], place)
+        _run([tools.objcopy, "--wildcard", "--strip-debug", *kept, hidden], folder)
     if library.endswith(".so"):
-        _run([tools.compiler, "-shared", *flags, hidden, "-o", library, "-lm"], place)
+        _run([tools.compiler, "-shared", *flags, hidden, "-o", library, "-lm"], folder)
     elif library.endswith(".a"):
-        _run([tools.ar, "rcs", library, hidden], place)
+        _run([tools.ar, "rcs", library, hidden], folder)
 
 
 def _family_of(schedule: Schedule) -> str:
@@ -179,50 +178,50 @@ def _family_of(schedule: Schedule) -> str:
     Raises
     ------
     BuildError
-        It is no CPU.
+        The hardware is not a CPU.
     """
     hardware = schedule.hardware
     if hardware.kind != "cpu":
-        raise BuildError(f"schedule is for {hardware.name}, expected a CPU; codegen.export_cuda writes those of GPUs")
+        raise BuildError(f"the schedule is for {hardware.name}, expected a CPU; export.cuda.write is for GPUs")
     return PARTS_OF_ISA[hardware.compute.isa][0].split("-")[0]
 
 
 def find_tools(form: str, schedule: Schedule) -> Tools:
-    """Return the programs that make a library for a schedule's processor.
+    """Return the tools that make a library for a schedule's processor.
 
     Raises
     ------
     BuildError
-        One is missing; it is no CPU.
+        A tool is missing, or the hardware is not a CPU.
     """
     family = _family_of(schedule)
     here = "aarch64" if platform.machine() == "arm64" else platform.machine()
     if family != here:
         triple = f"{family}-linux-gnu"
         missing = (
-            f"{schedule.hardware.name} is a {family} machine, this one is {here}, and there is no cross compiler "
-            f"({triple}-gcc with its binutils); install one, or --format tvm exports what TVM can compile there"
+            f"{schedule.hardware.name} is a {family} processor, but this machine is {here} and has no cross compiler "
+            f"({triple}-gcc with its binutils); install one, or export a TVM module with --format tvm"
         )
-        return Tools(*(_found((f"{triple}-{tool}",), missing) for tool in ("gcc", "objcopy", "ar")))
-    missing = "no C compiler was found (cc, gcc, clang), which the library's entries need; install one"
-    compiler = _found(("cc", "gcc", "clang"), missing)
-    if sys.platform == "darwin":  # its linker hides symbols
+        return Tools(*(_find_tool((f"{triple}-{tool}",), missing) for tool in ("gcc", "objcopy", "ar")))
+    missing = "no C compiler was found (cc, gcc, clang), which the export needs; install one"
+    compiler = _find_tool(("cc", "gcc", "clang"), missing)
+    if sys.platform == "darwin":  # the linker hides symbols
         objcopy = ""
     else:
-        objcopy = _found(("objcopy", "llvm-objcopy"), "no objcopy was found, which hides symbols; install binutils")
-    ar = _found(("ar", "llvm-ar"), "no ar was found; install binutils") if form == "a" else ""
+        objcopy = _find_tool(("objcopy", "llvm-objcopy"), "no objcopy was found, which hides symbols; install binutils")
+    ar = _find_tool(("ar", "llvm-ar"), "no ar was found; install binutils") if form == "a" else ""
     return Tools(compiler, objcopy, ar)
 
 
-def _found(names: Sequence[str], missing: str) -> str:
+def _find_tool(names: Sequence[str], missing: str) -> str:
     for name in names:
-        if found := shutil.which(name):
-            return found
+        if path := shutil.which(name):
+            return path
     raise BuildError(missing)
 
 
 def _openmp_library(compiler: str) -> str:
-    """Return the name of the OpenMP library that code of a compiler calls."""
+    """Return the name of the OpenMP library of a compiler."""
     macros = subprocess.run([compiler, "-dM", "-E", "-x", "c", os.devnull], capture_output=True, text=True, check=False)
     return "omp" if "__clang__" in macros.stdout else "gomp"
 
@@ -231,5 +230,5 @@ def _run(command: Sequence[str], folder: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if "error" in line or "undefined" in line]
-        said = (lines or done.stderr.splitlines() or [f"status {done.returncode}"])[0]
-        raise BuildError(f"{Path(command[0]).name} cannot make the library: {said.strip()}")
+        message = (lines or done.stderr.splitlines() or [f"status {done.returncode}"])[0]
+        raise BuildError(f"{Path(command[0]).name} failed to make the library: {message.strip()}")

@@ -1,1 +1,1 @@
-"""CUDA-core and tensor-core schedules for other programs: CUDA C, cubins, C headers."""
+"""Exporting schedules for CUDA cores and tensor cores: CUDA C, cubins and C headers."""

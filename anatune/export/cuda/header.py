@@ -1,4 +1,4 @@
-"""The C header of an exported GPU kernel: what it computes, what it needs, and inline functions that launch it."""
+"""The C header of an exported GPU kernel: description, requirements, and inline functions that launch it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anatune.export.cuda.requirements import CudaRequirements
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 
 ALIGNMENT_BYTES = 16
-"""Of tensors in device memory: the widest load."""
+"""The alignment of tensors in device memory: the widest load."""
 
 _HEADER = """\
 /* {title}
@@ -118,7 +118,7 @@ _CALLED = "{name}<<<{grid}, {block}, {shared}>>> (its C name is {name}); the ord
 
 
 def prototypes(kernel: CudaKernel, arguments: Sequence[Buffer]) -> dict[str, tuple[str, str]]:
-    """Return the header's functions: name -> what it does, and its C declaration."""
+    """Return the purpose and the C declaration of each function in the header."""
     name, several = kernel.name, len(kernel.launches) > 1
     parameters = ", ".join(f"CUdeviceptr {argument.tensor}" for argument in arguments)
     what, taken = ("kernels", "const CUfunction *kernels") if several else ("kernel", "CUfunction kernel")
@@ -136,7 +136,7 @@ def prototypes(kernel: CudaKernel, arguments: Sequence[Buffer]) -> dict[str, tup
 
 
 def source_comment(kernel: CudaKernel, title: str, device: str, arithmetic: Arithmetic) -> str:
-    """Return the comment that the exported CUDA C begins with."""
+    """Return the comment at the beginning of the exported CUDA C."""
     return _SOURCE.format(
         title=title,
         device=device,
@@ -145,14 +145,14 @@ def source_comment(kernel: CudaKernel, title: str, device: str, arithmetic: Arit
             comment_lines(text, "// ")
             for text in (
                 f"NVRTC, nvcc and clang take it, C++14 or later. In the namespace anatune_{kernel.name}:",
-                *map(_called, kernel.launches),
+                *map(_launch_comment, kernel.launches),
             )
         ),
     )
 
 
-def _called(launch: Launch) -> str:
-    """Say how a kernel is launched."""
+def _launch_comment(launch: Launch) -> str:
+    """Return the comment about a kernel's launch."""
     return _CALLED.format(
         name=launch.name,
         grid=launch.grid,
@@ -171,18 +171,18 @@ def cuda_header(
     needs: CudaRequirements,
     compiler: str,
 ) -> str:
-    """Return the header of a kernel whose launch function takes `arguments`: the written one last, then a workspace.
+    """Return the header of a kernel whose launch function takes `arguments`: operands, result, then a workspace.
 
     Parameters
     ----------
     title, device, compiler : str
-        What it computes, what it is for, what made the cubin.
+        The description of the workload, the device, and the compiler of the cubin.
     """
     guard, several = kernel.name.upper(), len(kernel.launches) > 1
-    said = f"{kernel.name}.cubin ({compiler}) is for {needs.capabilities()}"
+    requirements = f"{kernel.name}.cubin ({compiler}) is for {needs.capabilities()}"
     if kernel.dynamic_shared_bytes:
-        said += f" with {kernel.dynamic_shared_bytes} bytes of shared memory a block"
-    said += f", with a driver of {needs.drivers()}."
+        requirements += f" with {kernel.dynamic_shared_bytes} bytes of shared memory a block"
+    requirements += f", with a driver of {needs.drivers()}."
     return _HEADER.format(
         title=title,
         device=device,
@@ -197,7 +197,7 @@ def cuda_header(
         defines=_defines(kernel, guard),
         functions=_functions(kernel, arguments, guard),
         arguments=", ".join(argument.tensor for argument in arguments),
-        needs=comment_lines(said, "* ", " * "),
+        needs=comment_lines(requirements, "* ", " * "),
         arch=kernel.arch,
         guard=guard,
         grid=kernel.grid,
@@ -208,7 +208,7 @@ def cuda_header(
 
 
 def tensor_lines(arguments: Iterable[Buffer]) -> str:
-    """Return what a header's comment says about tensors, a line each."""
+    """Return the lines about tensors in a header's comment."""
     return "\n".join(
         f" *   {argument.tensor}: {argument.dtype} {'x'.join(map(str, argument.shape)) or 'scalar'}"
         for argument in arguments
@@ -216,7 +216,7 @@ def tensor_lines(arguments: Iterable[Buffer]) -> str:
 
 
 def supported_function(name: str, what: str, needs: CudaRequirements, shared_bytes: str) -> str:
-    """Return the C function that says whether a device can load `what`, cubins with such needs."""
+    """Return the C function that checks whether a device can load `what`, a cubin with these requirements."""
     major, minor = needs.compute_capability.split(".")
     compared = ">=" if needs.other_minors else "=="
     return _SUPPORTED.format(
@@ -231,23 +231,23 @@ def supported_function(name: str, what: str, needs: CudaRequirements, shared_byt
 
 
 def _memory(kernel: CudaKernel, guard: str) -> str:
-    """Return what the header says about workspace and launches."""
+    """Return the text about workspace and launches in the header."""
     if len(kernel.launches) == 1:
         return _NO_WORKSPACE
-    own = "" if kernel.workspace is None else _WORKSPACE.format(guard=guard)
+    workspace_text = "" if kernel.workspace is None else _WORKSPACE.format(guard=guard)
     shared = "." if kernel.workspace is None else ", each with a workspace of its own."
-    return own + _LAUNCHES.format(count=len(kernel.launches)) + shared
+    return workspace_text + _LAUNCHES.format(count=len(kernel.launches)) + shared
 
 
 def _defines(kernel: CudaKernel, guard: str) -> str:
     if len(kernel.launches) == 1:
         return ""
-    own = "" if kernel.workspace is None else f"#define {guard}_WORKSPACE_BYTES {kernel.workspace.num_bytes}\n"
-    return f"#define {guard}_KERNELS {len(kernel.launches)}\n{own}"
+    define = "" if kernel.workspace is None else f"#define {guard}_WORKSPACE_BYTES {kernel.workspace.num_bytes}\n"
+    return f"#define {guard}_KERNELS {len(kernel.launches)}\n{define}"
 
 
 def _functions(kernel: CudaKernel, arguments: Sequence[Buffer], guard: str) -> str:
-    """Return the functions that find and launch what the cubin holds."""
+    """Return the C functions that find and launch the kernels of the cubin."""
     common = {
         "name": kernel.name,
         "guard": guard,
@@ -257,20 +257,22 @@ def _functions(kernel: CudaKernel, arguments: Sequence[Buffer], guard: str) -> s
     }
     if len(kernel.launches) == 1:
         return _ONE.format(addresses=addresses(kernel.principal), **common)
-    found, arrays, launched = [], [], []
-    for at, one in enumerate(kernel.launches):
-        found.append(_FOUND.format(at=at, name=one.name).replace("'", '"'))
-        if one.dynamic_shared_bytes:
-            found.append(_ALLOWED.format(at=at, shared=one.dynamic_shared_bytes))
-        arrays.append(f"  void *arguments{at}[] = {{{addresses(one)}}};")
-        launched.append(_LAUNCHED.format(at=at, grid=one.grid, block=one.block, shared=one.dynamic_shared_bytes))
-    return _SEVERAL.format(found="\n".join(found), arrays="\n".join(arrays), launched="\n".join(launched), **common)
+    lookups, arrays, lines = [], [], []
+    for index, launch in enumerate(kernel.launches):
+        lookups.append(_FOUND.format(at=index, name=launch.name).replace("'", '"'))
+        if launch.dynamic_shared_bytes:
+            lookups.append(_ALLOWED.format(at=index, shared=launch.dynamic_shared_bytes))
+        arrays.append(f"  void *arguments{index}[] = {{{addresses(launch)}}};")
+        lines.append(
+            _LAUNCHED.format(at=index, grid=launch.grid, block=launch.block, shared=launch.dynamic_shared_bytes)
+        )
+    return _SEVERAL.format(found="\n".join(lookups), arrays="\n".join(arrays), launched="\n".join(lines), **common)
 
 
 def addresses(launch: Launch, *scalars: str) -> str:
-    """Return the addresses of a launch's arguments: tensors, scalars, and what Triton's functions take behind these.
+    """Return the addresses of a launch's arguments: tensors, scalars, and the last two of Triton's functions.
 
-    That is scratch memory, and memory of a profiler that is not there.
+    The last two are scratch memory and the memory of a profiler (null).
     """
     scratch = [] if launch.scratch_bytes is None else ["scratch" if launch.scratch_bytes else "null", "null"]
     names = [*(parameter.tensor for parameter in launch.parameters), *scalars, *scratch]

@@ -1,6 +1,6 @@
-"""A GPU schedule for other programs: CUDA C, a cubin, and a small C header that launches it.
+"""Exporting a GPU schedule as CUDA C, a cubin, and a small C header that launches it.
 
-Nothing of anatune or TVM is needed to use them; no GPU is needed to write them.
+Using the files does not need anatune or TVM. Writing them does not need a GPU.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from anatune.core.workload.nest import Workload
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
 from anatune.export.cuda.header import cuda_header, source_comment
-from anatune.export.cuda.portable import portable
+from anatune.export.cuda.portable import make_portable
 from anatune.export.cuda.requirements import CudaRequirements, requirements_of
 from anatune.templates.gpu.kernel import CudaKernel
 
 
 class CudaExport(NamedTuple):
-    """What was written: file names, the kernel, its arguments in the header's order, what it does and needs."""
+    """A written export: file names, the kernel, its arguments in the header's order, arithmetic and requirements."""
 
     source: str
     cubin: str
@@ -43,20 +43,20 @@ def write_cuda(schedule: Schedule, name: str, folder: Path) -> CudaExport:
     Parameters
     ----------
     schedule : Schedule
-        Of a GPU template.
+        A schedule of a GPU template.
     name : str
-        A C identifier: the kernel's function, prefix of the header's.
+        A C identifier: the name of the kernel, and the prefix of the header's functions.
 
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
-        As `lower.cuda_kernel` and `nvrtc.compile_cuda`; BuildError also if a file cannot be written.
+        The errors of `lower.cuda_kernel` and `nvrtc.compile_cuda`; BuildError also if a file cannot be written.
     """
-    kernel = portable(cuda_kernel(schedule), name)
+    kernel = make_portable(cuda_kernel(schedule), name)
     title, arithmetic = schedule.workload.describe(), arithmetic_of(schedule)
     device = f"{schedule.hardware.name} ({schedule.hardware.arch})"
     cubin = compile_kernel(kernel)
-    arguments = _in_order(schedule.workload, kernel)
+    arguments = _order_parameters(schedule.workload, kernel)
     needs = requirements_of(kernel.arch, compiler_release())
     header = cuda_header(kernel, arguments, title, device, arithmetic, needs, compiler_version())
     files = {
@@ -70,21 +70,21 @@ def write_cuda(schedule: Schedule, name: str, folder: Path) -> CudaExport:
 
 
 def write_files(files: Mapping[str, bytes], folder: Path) -> None:
-    """Write files, given by their names, into a folder.
+    """Write files, given as contents by name, into a folder.
 
     Raises
     ------
     BuildError
-        One cannot be written.
+        A file cannot be written.
     """
     for name, contents in files.items():
         try:
             (folder / name).write_bytes(contents)
         except OSError as error:
-            raise BuildError(f"{folder / name}: {error.strerror or error}; choose another --output") from None
+            raise BuildError(f"{folder / name} not written: {error.strerror or error}; name another --output") from None
 
 
-def _in_order(workload: Workload, kernel: CudaKernel) -> tuple[Buffer, ...]:
-    """Return all parameters in the workload's order: operands, epilogue's operands, result; then a workspace."""
-    own = () if kernel.workspace is None else (kernel.workspace,)
-    return (*(kernel.tensors[a.tensor] for a in workload.tensors), *own)
+def _order_parameters(workload: Workload, kernel: CudaKernel) -> tuple[Buffer, ...]:
+    """Return all parameters in order: operands, operands of the epilogue, result, then a workspace."""
+    workspace = () if kernel.workspace is None else (kernel.workspace,)
+    return (*(kernel.tensors[a.tensor] for a in workload.tensors), *workspace)

@@ -1,1 +1,1 @@
-"""Schedules of the template "triton" for other programs: a Python file; machine code with a header."""
+"""Exporting schedules of the template `triton`: a Python file, or machine code with a header."""

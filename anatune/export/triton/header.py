@@ -1,6 +1,6 @@
-"""The C header of exported machine code: functions that load and launch it, by CUDA's driver or HIP.
+"""The C header of exported machine code: functions that load and launch it with CUDA's driver or HIP.
 
-It is Triton's, of a schedule; or of a range of extents, whose programs are Triton's and CUDA C beside each other.
+The machine code is a Triton kernel of one schedule, or the kernels of a range of extents, from Triton or CUDA C.
 """
 
 from __future__ import annotations
@@ -125,19 +125,19 @@ static inline int {name}_supported(hipDevice_t device) {{
 """
 
 
-class Choice(NamedTuple):
-    """Which launches serve an extent of a range.
+class ProgramChoice(NamedTuple):
+    """The assignment of launches to the extents of a range.
 
     Attributes
     ----------
     axis : str
-        The axis that varies.
+        The varying axis.
     least : int
-        Its smallest extent.
+        The smallest extent.
     intervals : sequence of (int, int)
         The largest extent of each interval, ascending, and the number of its program.
     programs : sequence of int
-        The number of the program that each launch belongs to.
+        The number of the program to which each launch belongs.
     """
 
     axis: str
@@ -149,7 +149,7 @@ class Choice(NamedTuple):
 def prototypes(
     name: str, launches: Sequence[Launch], arguments: Sequence[Buffer], amd: bool, *, ranged: bool = False
 ) -> dict[str, str]:
-    """Return the header's functions: what each does -> its C declaration."""
+    """Return the C declarations of the header's functions by purpose."""
     words = _HIP if amd else _CUDA
     parameters = _parameters(arguments, launches, words, ranged)
     return {
@@ -166,25 +166,25 @@ def c_header(
     launches: Sequence[Launch],
     arguments: Sequence[Buffer],
     result: str,
-    told: dict[str, str],
+    texts: dict[str, str],
     arithmetic: Arithmetic,
     needs: CudaRequirements | None,
-    choice: Choice | None = None,
+    choice: ProgramChoice | None = None,
 ) -> str:
-    """Return the header.
+    """Return the header of exported machine code.
 
     Parameters
     ----------
     launches : sequence of Launch
-        In order; `Launch.image` is the file.
+        The launches in order; `Launch.image` is the file.
     arguments : sequence of Buffer
-        Tensors in the order in which the launch takes them, then a workspace.
+        The tensors in the order of the launch function's parameters, then a workspace.
     told : dict of str to str
-        "title", "device", "arch", "compiler".
+        The texts "title", "device", "arch" and "compiler".
     needs : CudaRequirements or None
-        None: the device is AMD's.
+        The requirements; None for AMD's devices.
     choice : Choice, optional
-        The launches are for a range of extents: which of them serve an extent.
+        The assignment of launches to extents, if they are for a range.
     """
     words, guard = (_HIP if needs is None else _CUDA), name.upper()
     scratch, files = _scratch_bytes(launches), list(dict.fromkeys(launch.image for launch in launches))
@@ -193,38 +193,38 @@ def c_header(
     defines = {f"{what}_BYTES": f"{size}ULL" for what, size in sizes.items() if size}
     most = max(launch.dynamic_shared_bytes for launch in launches)
     if needs is None:
-        supported = _SUPPORTED_AMD.format(name=name, arch=told["arch"], length=len(told["arch"]))
-        said, shareds = f"Runs on {told['arch']} only.", ""
+        supported = _SUPPORTED_AMD.format(name=name, arch=texts["arch"], length=len(texts["arch"]))
+        requirements, shareds = f"Runs on {texts['arch']} only.", ""
     else:
         supported = supported_function(name, "the machine code", needs, str(most))
-        said = f"Runs on {needs.capabilities()}, with a driver of {needs.drivers()}."
+        requirements = f"Runs on {needs.capabilities()}, with a driver of {needs.drivers()}."
         shared = (one.dynamic_shared_bytes for one in launches)
         shareds = _SHARED.format(
             count=len(launches), shared=", ".join(str(size if size > STATIC_SHARED_BYTES else 0) for size in shared)
         )
     calls = [_call(at, launch, words, choice) for at, launch in enumerate(launches)]
-    launched, served, chosen, scalars = "\n".join(calls), "", "", []
+    launched, served, choice_function, scalars = "\n".join(calls), "", "", []
     if choice is not None:
         launched, scalars = _cases(name, choice, calls, words), ["extent"]
         defines |= {"LEAST": str(choice.least), "MOST": str(choice.intervals[-1][0])}
-        served, chosen = _choose(name, choice)
+        served, choice_function = _describe_choice(name, choice)
     return _HEADER.format(
         name=name,
         guard=guard,
         **words,
-        **{key: told[key] for key in ("title", "compiler")},
-        target=f"{told['device']} ({told['arch']})",
+        **{key: texts[key] for key in ("title", "compiler")},
+        target=f"{texts['device']} ({texts['arch']})",
         arithmetic=comment_lines(arithmetic.sentences(), "* ", " * "),
         served=served,
         largest=f"; at the largest {choice.axis}" if choice else "",
-        choice=chosen,
+        choice=choice_function,
         refused="an extent out of range, a tensor that is not aligned" if choice else "a tensor is not aligned",
         alignment=ALIGNMENT_BYTES,
         result=result,
         tensors=tensor_lines(one for one in arguments if one not in workspace),
         memory=comment_lines(_memory(guard, workspace, scratch), "* ", " * "),
         arguments=", ".join([*scalars, *(one.tensor for one in arguments), *(["scratch"] if scratch else [])]),
-        needs=comment_lines(said, "* ", " * "),
+        needs=comment_lines(requirements, "* ", " * "),
         count=len(launches),
         modules=len(files),
         defines="".join(f"#define {guard}_{what} {value}\n" for what, value in defines.items()),
@@ -241,34 +241,34 @@ def c_header(
     )
 
 
-def _call(at: int, launch: Launch, words: dict[str, str], choice: Choice | None) -> str:
-    """Return the launch of one function; of a range its grid may follow from the extent, which it takes."""
+def _call(index: int, launch: Launch, words: dict[str, str], choice: ProgramChoice | None) -> str:
+    """Return the C code that launches one kernel; in a range, the grid may depend on the extent."""
     grid, growth = str(launch.grid), launch.growth
     if growth is not None:
         grid = growth.expression("extent" if growth.each == 1 else "(long long)extent", "/")
     taken, shared = addresses(launch, *(["extent"] if choice else [])), launch.dynamic_shared_bytes
-    return _LAUNCHED.format(at=at, addresses=taken, grid=grid, block=launch.block, shared=shared, **words)
+    return _LAUNCHED.format(at=index, addresses=taken, grid=grid, block=launch.block, shared=shared, **words)
 
 
-def _choose(name: str, choice: Choice) -> tuple[str, str]:
-    """Return what the header says about a range, and the function that says which program serves an extent."""
+def _describe_choice(name: str, choice: ProgramChoice) -> tuple[str, str]:
+    """Return the header's text about a range, and the C function that returns the program for an extent."""
     of_range = {"name": name, "guard": name.upper(), "axis": choice.axis, "least": choice.least}
     served = _SERVED.format(**of_range, programs=max(choice.programs) + 1, most=choice.intervals[-1][0])
     lasts, numbers = (", ".join(map(str, values)) for values in zip(*choice.intervals, strict=True))
     return served, _CHOICE.format(**of_range, intervals=len(choice.intervals), lasts=lasts, numbers=numbers)
 
 
-def _cases(name: str, choice: Choice, calls: Sequence[str], words: dict[str, str]) -> str:
-    """Return the statement that launches what serves an extent."""
+def _cases(name: str, choice: ProgramChoice, calls: Sequence[str], words: dict[str, str]) -> str:
+    """Return the C statement that launches the program for an extent."""
     lines = [f"  switch ({name}_program(extent)) {{"]
     for number in sorted(set(choice.programs)):
-        own = [call for call, program in zip(calls, choice.programs, strict=True) if program == number]
-        lines += [f"  case {number}: {{", indent("\n".join(own), "  "), "    break;", "  }"]
+        calls_of_program = [call for call, program in zip(calls, choice.programs, strict=True) if program == number]
+        lines += [f"  case {number}: {{", indent("\n".join(calls_of_program), "  "), "    break;", "  }"]
     return "\n".join([*lines, "  default:", f"    return {words['invalid']};", "  }"])
 
 
 def _tensors(arguments: Sequence[Buffer], result: str) -> list[str]:
-    """Return the names of the arguments up to the result: what is behind it is a workspace."""
+    """Return the names of the arguments up to the result; those after it are workspaces."""
     names = [one.tensor for one in arguments]
     return names[: names.index(result) + 1]
 
@@ -283,7 +283,7 @@ def _parameters(arguments: Sequence[Buffer], launches: Sequence[Launch], words: 
 
 
 def _memory(guard: str, workspace: Sequence[Buffer], scratch: int) -> str:
-    """Say what memory a launch needs beside its tensors."""
+    """Return the text about the memory that a launch needs besides its tensors."""
     needed = []
     if workspace:
         needed.append(f"{workspace[0].tensor} of {guard}_WORKSPACE_BYTES")

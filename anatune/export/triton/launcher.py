@@ -43,26 +43,26 @@ _WITH_DESCRIPTORS = """
 def launcher_text(
     workload: Workload, program: TritonProgram, arguments: tuple[Buffer, ...], arithmetic: Arithmetic
 ) -> str:
-    """Return the text of the file.
+    """Return the text of the Python file.
 
     Parameters
     ----------
     arguments : tuple of Buffer
-        What ``run`` takes: operands, the result, a workspace; the last ones may be left out in a call.
+        The parameters of ``run``: operands, the result, a workspace. Result and workspace may be left out in a call.
     """
-    launches, imports = "\n".join(map(_launch, program.kernels)), "import torch"
+    launches, imports = "\n".join(map(_launch_line, program.kernels)), "import torch"
     if "make_tensor_descriptor" in program.source:
         launches = _WITH_DESCRIPTORS.format(first=arguments[0].tensor, launches=launches.replace("\n", "\n    "))
         imports = "import contextvars\n\n    import torch"
-    said = "\n".join(comment_lines(line, "# ") for line in (arithmetic.sentences(),))
+    comment = "\n".join(comment_lines(line, "# ") for line in (arithmetic.sentences(),))
     return (
-        f"# Made by anatune; it is not needed. Needs Triton and PyTorch.\n{said}\n{program.source.rstrip()}\n"
+        f"# Made by anatune; it is not needed. Needs Triton and PyTorch.\n{comment}\n{program.source.rstrip()}\n"
         + _LAUNCHER.format(
             parameters=run_signature(program, arguments),
             title=workload.describe(),
             result=", ".join((program.result, *program.further)),
             first=arguments[0].tensor,
-            seen="\n".join(map(_seen, arguments)),
+            seen="\n".join(map(_check_line, arguments)),
             launches=launches,
             imports=imports,
         )
@@ -70,18 +70,22 @@ def launcher_text(
 
 
 def run_signature(program: TritonProgram, arguments: tuple[Buffer, ...]) -> str:
-    """Return the parameters of ``run``: "A, B, C=None"."""
-    own = {program.result, *program.further, *(() if program.workspace is None else (program.workspace.tensor,))}
-    return ", ".join(f"{one.tensor}=None" if one.tensor in own else one.tensor for one in arguments)
+    """Return the parameters of ``run`` as text, such as "A, B, C=None"."""
+    optional_names = {
+        program.result,
+        *program.further,
+        *(() if program.workspace is None else (program.workspace.tensor,)),
+    }
+    return ", ".join(f"{one.tensor}=None" if one.tensor in optional_names else one.tensor for one in arguments)
 
 
-def _seen(buffer: Buffer) -> str:
-    """Return the line that looks at a tensor."""
+def _check_line(buffer: Buffer) -> str:
+    """Return the line that checks a tensor."""
     name = buffer.tensor
     return f'    {name} = seen("{name}", {name}, {buffer.shape!r}, torch.{buffer.dtype})'
 
 
-def _launch(kernel: TritonKernel) -> str:
+def _launch_line(kernel: TritonKernel) -> str:
     """Return the line that launches a kernel."""
     tensors = ", ".join(parameter.tensor for parameter in kernel.parameters)
     options = {"num_warps": kernel.num_warps, "num_stages": kernel.num_stages, **kernel.options}

@@ -1,7 +1,7 @@
-"""A range of extents on a GPU for other programs: cubins of each program, and a C header that launches.
+"""Exporting the kernels of a range of extents on a GPU: machine code, and a C header that launches it.
 
-A plan has programs of CUDA C and of Triton beside each other. Nothing of anatune, TVM or Triton is needed to use what
-is written; no GPU is needed to write it.
+A plan may have kernels in CUDA C and in Triton. Using the files does not need anatune, TVM or Triton. Writing them does
+not need a GPU.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from anatune.codegen.triton.compiler import compiler_version as triton_version
 from anatune.codegen.triton.ranges import range_kernels
 from anatune.emit.buffer import Buffer
 from anatune.export.cuda.header import source_comment
-from anatune.export.cuda.portable import portable
+from anatune.export.cuda.portable import make_portable
 from anatune.export.cuda.requirements import CudaRequirements, requirements_of
 from anatune.export.cuda.write import write_files
-from anatune.export.triton.header import Choice, c_header
+from anatune.export.triton.header import ProgramChoice, c_header
 from anatune.export.triton.write import find_requirements, launches_of
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
 CompileAll: TypeAlias = Callable[[Sequence[tuple[TritonProgram, TritonKernel]]], Sequence[Cubin]]
-"""Kernels of Triton programs -> their machine code, in order."""
+"""A function that compiles kernels of Triton programs to machine code, in order."""
 
 
 class GpuRangeExport(NamedTuple):
-    """What was written: file names, launches, arguments of the header's launch, what it needs (None: the GPU is AMD's).
+    """A written export: file names, launches, arguments of the launch function, and requirements (None for AMD's GPUs).
 
-    The arithmetic is that of the program with the largest errors.
+    The arithmetic is that of the kernel with the largest errors.
     """
 
     header: str
@@ -52,53 +52,54 @@ class GpuRangeExport(NamedTuple):
 def write_gpu_range(plan: RangePlan, name: str, folder: Path, compile_all: CompileAll) -> GpuRangeExport:
     """Write ``name.h``, the table ``name_dispatch.json``, sources and machine code of each program into a folder.
 
-    The source of a program is ``name_0.cu``, or ``name_0.py`` where Triton compiles it. Each of Triton's kernels has a
-    file of its own, ``name_0.cubin`` and ``name_0_1.cubin``.
+    The source of a program is ``name_0.cu``, or ``name_0.py`` for Triton. Each Triton kernel has a separate file:
+    ``name_0.cubin``, ``name_0_1.cubin``.
 
     Parameters
     ----------
     name : str
-        A C identifier: prefix of the header's functions.
+        A C identifier: the prefix of the header's functions.
     compile_all : callable
-        What compiles Triton programs: `measure.cuda.apart.compiled_kernels`.
+        The function that compiles Triton programs: `measure.cuda.apart.compiled_kernels`.
 
     Raises
     ------
     SpaceError, BuildError, MissingDependencyError
-        As `range_kernels`, `nvrtc.compile_cuda` and `compile_all`; BuildError also if a file cannot be written.
+        The errors of `range_kernels`, `nvrtc.compile_cuda` and `compile_all`; BuildError also if a file cannot be
+        written.
     """
-    made = range_kernels(plan)
+    kernels = range_kernels(plan)
     hardware = plan.programs[0].schedule.hardware
     assert hardware.kind == "gpu"
-    wanted = [(one, kernel) for one in made if isinstance(one, TritonProgram) for kernel in one.kernels]
-    images = iter(compile_all(wanted) if wanted else ())
+    triton_kernels = [(one, kernel) for one in kernels if isinstance(one, TritonProgram) for kernel in one.kernels]
+    images = iter(compile_all(triton_kernels) if triton_kernels else ())
     kind = "hsaco" if hardware.vendor == "amd" else "cubin"
-    told = {"title": plan.workload.describe(), "device": hardware.name, "arch": hardware.arch}
+    labels = {"title": plan.workload.describe(), "device": hardware.name, "arch": hardware.arch}
     sources: dict[str, bytes] = {}
     code: dict[str, bytes] = {}
     launches: list[tuple[int, Launch]] = []
-    for at, (one, program) in enumerate(zip(made, plan.programs, strict=True)):
-        if isinstance(one, TritonProgram):
-            sources[f"{name}_{at}.py"] = one.source.encode()
-            own = [next(images) for _ in one.kernels]
-            some = launches_of(one, own, f"{name}_{at}", kind)
+    for number, (item, program) in enumerate(zip(kernels, plan.programs, strict=True)):
+        if isinstance(item, TritonProgram):
+            sources[f"{name}_{number}.py"] = item.source.encode()
+            cubins = [next(images) for _ in item.kernels]
+            started = launches_of(item, cubins, f"{name}_{number}", kind)
         else:
-            one = portable(one, f"{name}_{at}")
+            item = make_portable(item, f"{name}_{number}")
             title, device = program.schedule.workload.describe(), f"{hardware.name} ({hardware.arch})"
-            comment = source_comment(one, title, device, arithmetic_of(program.schedule))
-            sources[f"{one.name}.cu"] = (comment + one.source).encode()
-            own = [compile_kernel(one)]
-            some = [msgspec.structs.replace(launch, image=f"{one.name}.cubin") for launch in one.launches]
-        code |= {launch.image: image.image for launch, image in zip(some, own, strict=False)}
-        launches += [(at, launch) for launch in some]
-    told["compiler"], needs = _compilers(hardware.arch, made)
+            comment = source_comment(item, title, device, arithmetic_of(program.schedule))
+            sources[f"{item.name}.cu"] = (comment + item.source).encode()
+            cubins = [compile_kernel(item)]
+            started = [msgspec.structs.replace(launch, image=f"{item.name}.cubin") for launch in item.launches]
+        code |= {launch.image: image.image for launch, image in zip(started, cubins, strict=False)}
+        launches += [(number, launch) for launch in started]
+    labels["compiler"], needs = _compilers(hardware.arch, kernels)
     programs, all_launches = zip(*launches, strict=True)
-    arguments = _arguments(plan, [one.workspace for one in made if one.workspace is not None])
+    arguments = _arguments(plan, [one.workspace for one in kernels if one.workspace is not None])
     intervals = [(interval.last, interval.program) for interval in plan.intervals]
-    choice = Choice(plan.workload.axis, plan.workload.extents[0], intervals, programs)
+    choice = ProgramChoice(plan.workload.axis, plan.workload.extents[0], intervals, programs)
     numbers = (arithmetic_of(program.schedule) for program in plan.programs)
     arithmetic = max(numbers, key=lambda one: one.expected_relative_error)
-    header = c_header(name, all_launches, arguments, made[0].result, told, arithmetic, needs, choice)
+    header = c_header(name, all_launches, arguments, kernels[0].result, labels, arithmetic, needs, choice)
     table = json.dumps(plan.dispatch(), indent=1) + "\n"
     texts = {f"{name}.h": header.encode(), f"{name}_dispatch.json": table.encode()}
     write_files({**sources, **code, **texts}, folder)
@@ -106,9 +107,9 @@ def write_gpu_range(plan: RangePlan, name: str, folder: Path, compile_all: Compi
     return GpuRangeExport(file, dispatch, (*code,), (*sources,), all_launches, arguments, needs, arithmetic)
 
 
-def _compilers(arch: str, made: Sequence[CudaKernel | TritonProgram]) -> tuple[str, CudaRequirements | None]:
-    """Return what compiles programs, and what all of their cubins need; None for AMD's GPUs."""
-    kinds = {type(one) for one in made}
+def _compilers(arch: str, kernels: Sequence[CudaKernel | TritonProgram]) -> tuple[str, CudaRequirements | None]:
+    """Return the compilers of programs, and the common requirements of their cubins (None for AMD's GPUs)."""
+    kinds = {type(one) for one in kernels}
     versions = [compiler_version()] * (CudaKernel in kinds) + [triton_version()] * (TritonProgram in kinds)
     if arch.startswith("gfx"):
         return ", ".join(versions), None

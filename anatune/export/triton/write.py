@@ -1,4 +1,4 @@
-"""Files of an exported schedule of the template "triton"."""
+"""Writing the files of an exported schedule of the template `triton`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from anatune.templates.triton.program.kernel import TritonProgram
 
 
 class TritonExport(NamedTuple):
-    """What was written: file names, launches in order, arguments of the header's launch, what it needs (NVIDIA's)."""
+    """A written export: file names, launches in order, arguments of the launch function, requirements (NVIDIA only)."""
 
     images: tuple[str, ...]
     header: str
@@ -36,12 +36,12 @@ class TritonExport(NamedTuple):
 
 
 def write_launcher(schedule: Schedule, name: str, folder: Path) -> tuple[str, str]:
-    """Write ``name.py``, Triton's source with the function ``run``; Triton is not needed for that.
+    """Write ``name.py``, Triton's source with the function ``run``; this does not need Triton.
 
     Returns
     -------
     (str, str)
-        The file's name; the signature of its function.
+        The name of the file, and the signature of its function.
 
     Raises
     ------
@@ -56,14 +56,14 @@ def write_launcher(schedule: Schedule, name: str, folder: Path) -> tuple[str, st
 
 
 def write_triton(schedule: Schedule, images: Sequence[Cubin], name: str, folder: Path) -> TritonExport:
-    """Write the machine code of a schedule's kernels, and ``name.h``, into `folder`, which exists.
+    """Write the machine code of a schedule's kernels, and ``name.h``, into the existing folder `folder`.
 
     Parameters
     ----------
     images : sequence of Cubin
-        Of the kernels of its program, in order (`artifact.compile_images`).
+        The machine code of the program's kernels, in order (`artifact.compile_images`).
     name : str
-        A C identifier: prefix of files and functions.
+        A C identifier: the prefix of files and functions.
 
     Raises
     ------
@@ -75,20 +75,20 @@ def write_triton(schedule: Schedule, images: Sequence[Cubin], name: str, folder:
     launches = launches_of(program, images, name, kind)
     arguments = _arguments(schedule, program)
     needs = None if kind == "hsaco" else find_requirements(hardware.arch)
-    told = {
+    texts = {
         "title": schedule.workload.describe(),
         "device": hardware.name,
         "arch": hardware.arch,
         "compiler": compiler_version(),
     }
-    header = c_header(name, launches, arguments, program.result, told, arithmetic_of(schedule), needs)
+    header = c_header(name, launches, arguments, program.result, texts, arithmetic_of(schedule), needs)
     contents = {launch.image: image.image for launch, image in zip(launches, images, strict=True)}
     write_files({**contents, f"{name}.h": header.encode()}, folder)
     return TritonExport(tuple(contents), f"{name}.h", tuple(launches), arguments, needs)
 
 
 def launches_of(program: TritonProgram, images: Sequence[Cubin], name: str, kind: str) -> list[Launch]:
-    """Return how compiled kernels are launched, each from its file: "name.cubin", then "name_1.cubin"."""
+    """Return the launches of compiled kernels, each with its file: "name.cubin", then "name_1.cubin"."""
     return [
         launch_of(kernel, image, f"{name}{f'_{at}' if at else ''}.{kind}")
         for at, (kernel, image) in enumerate(zip(program.kernels, images, strict=True))
@@ -96,35 +96,35 @@ def launches_of(program: TritonProgram, images: Sequence[Cubin], name: str, kind
 
 
 def _arguments(schedule: Schedule, program: TritonProgram) -> tuple[Buffer, ...]:
-    """Return all parameters in the workload's order: operands, epilogue's operands, results; then a workspace.
+    """Return all parameters in order: operands, operands of the epilogue, results, then a workspace.
 
-    The result is the last one of these: what is behind it holds nothing between launches.
+    The main result is the last tensor; a workspace after it keeps nothing between launches.
     """
-    own, workload = () if program.workspace is None else (program.workspace,), schedule.workload
+    workspace, workload = () if program.workspace is None else (program.workspace,), schedule.workload
     tensors = (*workload.operands, *workload.further, workload.write)
-    return (*(program.tensors[access.tensor] for access in tensors), *own)
+    return (*(program.tensors[access.tensor] for access in tensors), *workspace)
 
 
 def find_requirements(arch: str) -> CudaRequirements:
-    """Return what Triton's cubins for `arch` need: from sm_90 on they are for one architecture only.
+    """Return the requirements of Triton's cubins for `arch`; from sm_90 on they are for one architecture only.
 
     Source: Triton 3.9, ``sm_arch_from_capability`` and ``get_ptxas`` of ``backends/nvidia/compiler.py``.
 
     Raises
     ------
     BuildError
-        Triton's assembler does not say its version.
+        Triton's assembler does not report its version.
     """
     number = int(re.sub(r"\D", "", arch))
-    found = util.find_spec("triton")
-    assert found is not None
-    assert found.origin is not None
-    program = Path(found.origin).parent / "backends/nvidia/bin" / ("ptxas-blackwell" if number >= 100 else "ptxas")
+    spec = util.find_spec("triton")
+    assert spec is not None
+    assert spec.origin is not None
+    program = Path(spec.origin).parent / "backends/nvidia/bin" / ("ptxas-blackwell" if number >= 100 else "ptxas")
     try:
-        said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+        version_text = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     except OSError as error:
-        raise BuildError(f"{program}: {error.strerror or error}; install Triton again") from None
-    release = re.search(r"release (\d+)\.(\d+)", said)
+        raise BuildError(f"{program} cannot be run: {error.strerror or error}; reinstall Triton") from None
+    release = re.search(r"release (\d+)\.(\d+)", version_text)
     if release is None:
-        raise BuildError(f"{program} --version says {said[:100]!r}, expected a release; install Triton again")
+        raise BuildError(f"{program} --version prints {version_text[:100]!r}, expected a release; reinstall Triton")
     return requirements_of(f"sm_{number}{'a' if number >= 90 else ''}", (int(release[1]), int(release[2])))

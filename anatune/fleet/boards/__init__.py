@@ -1,1 +1,1 @@
-"""Boards that a tracker of TVM's RPC knows: found, described, calibrated, measured on."""
+"""Boards that are registered with TVM's RPC tracker: detection, calibration and measurement."""

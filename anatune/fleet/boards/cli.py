@@ -10,11 +10,11 @@ from anatune.cli.progress import Progress
 
 
 def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_json: bool) -> None:
-    """Write the spec of a board's CPU, called after its key."""
+    """Write the spec of a board's CPU under the name of its key."""
     from anatune.fleet.boards.description import ask_board
     from anatune.report.devices import detected_cpu_lines
 
-    _warn_of(tracker)
+    _warn_if_open(tracker)
     board = ask_board(tracker, key)
     spec = board.hardware
     path = None if print_only else write_detected(spec, force=force)
@@ -23,7 +23,7 @@ def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_js
         return
     lines = [
         *detected_cpu_lines(spec),
-        f"board {board.name}, {board.boards} of key {key}; {board.environment.platform}",
+        f"board {board.name}, {board.boards} with key {key}; {board.environment.platform}",
     ]
     tell_spec(spec, path, lines, print_only=print_only)
 
@@ -31,7 +31,7 @@ def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_js
 def calibrate_board_cpu(
     tracker: str, key: str, *, print_only: bool, as_json: bool, minutes: float, nests: bool
 ) -> None:
-    """Measure a board's CPU and write its spec, called after the key; learn from kernels that run there."""
+    """Calibrate a board's CPU, write its spec under the name of the key, and learn from kernels that run there."""
     import functools
 
     from anatune.fleet.boards.calibration import calibrate_board
@@ -41,9 +41,9 @@ def calibrate_board_cpu(
     if not print_only:
         check_host_spec(key)
     began = time.monotonic()
-    _warn_of(tracker)
+    _warn_if_open(tracker)
     most = minutes * (1.0 if nests and not print_only else 1 / 3)
-    note(f"calibrate: a board of key {key}, up to {most:.3g} min and what building and sending probes takes")
+    note(f"calibrate: a board with key {key}; up to {most:.3g} min of measurements, and time to build and send probes")
     board, result = calibrate_board(tracker, key, minutes / 3)
     path, learned = None if print_only else write_host_spec(spec=result.spec), None
     if path is not None and nests:
@@ -55,8 +55,8 @@ def calibrate_board_cpu(
     tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
 
 
-def _warn_of(tracker: str) -> None:
-    """Say what it means that a tracker is on another machine."""
+def _warn_if_open(tracker: str) -> None:
+    """Print a warning if the tracker is on another machine."""
     from anatune.fleet.boards.tracker import open_warning, tracker_of
 
     if warning := open_warning(tracker_of(tracker)):

@@ -1,7 +1,7 @@
-"""One connection to a board: memory there, files, libraries, functions; what goes wrong is told in one line.
+"""A connection to a board: memory, files, libraries and functions there, with errors in one line.
 
-Nothing here limits waiting for a board that says nothing more: that is for whoever started the process (a
-`measure.run.process.Worker`). The board limits itself, see `Board.limit`.
+Calls here wait for the board without limit. Whoever started the process (a `measure.run.process.Worker`) limits the
+waiting. The board limits its session itself, see `Board.limit`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from anatune.fleet.boards.tracker import Tracker, connect, request
 from anatune.measure.run.correctness import Array, array_dtype
 from anatune.untyped import tvm, tvm_ffi
 
-__all__ = ["MACHINES", "Board", "BoardLostError", "connected"]
+__all__ = ["MACHINES", "Board", "BoardLostError", "open_board"]
 
 MACHINES = ("x86_64", "aarch64")
-"""Processors that kernels can be generated for."""
+"""The processors for which kernels can be generated."""
 
 _TEXT_BYTES = 1 << 12
 _MOST_TEXT_BYTES = 1 << 20
@@ -35,7 +35,7 @@ _MAILBOX_BYTES = _PATH_BYTES + _TEXT_BYTES
 
 
 class BoardLostError(DeviceError):
-    """A board does not answer any more."""
+    """A board stopped answering."""
 
 
 class Board:
@@ -44,22 +44,23 @@ class Board:
     Parameters
     ----------
     session
-        TVM's.
+        The TVM session.
     name : str
-        The key and where it listens, for people and records.
+        The key and address of the board, for messages and records.
     machine : str, optional
-        Its processor, one of `MACHINES`; found out by default.
+        The processor, one of `MACHINES`; detected by default.
 
     Attributes
     ----------
     machine : str
+        The processor.
 
     Raises
     ------
     DeviceError
-        It is of no known processor, or does not answer.
+        The processor is unknown, or the board does not answer.
     BuildError
-        There is no linker for its processor.
+        There is no linker for the processor.
     """
 
     def __init__(self, session: tvm.rpc.RPCSession, name: str, machine: str | None = None) -> None:
@@ -69,12 +70,12 @@ class Board:
         self._device = session.cpu()
         self._numbers = itertools.count()
         self._view = self._tvm.get_global_func("tvm.rpc.TensorFromRemoteOpaqueHandle")
-        self.machine, self._errands = self._offered_errands(MACHINES if machine is None else (machine,))
+        self.machine, self._errands = self._load_errands(MACHINES if machine is None else (machine,))
         self._functions: dict[str, Callable[..., int]] = {}
         self._mailbox = self.memory(_MAILBOX_BYTES)
 
-    def _offered_errands(self, machines: tuple[str, ...]) -> tuple[str, tvm.runtime.Module]:
-        """Return the processor whose code the board can load, and what it loaded."""
+    def _load_errands(self, machines: tuple[str, ...]) -> tuple[str, tvm.runtime.Module]:
+        """Return the processor whose code the board can load, and the loaded module of errands."""
         folder = Path(tempfile.mkdtemp(prefix="anatune-"))
         why, missing = "", None
         try:
@@ -86,7 +87,7 @@ class Board:
                     missing = error
                     continue
                 try:
-                    return machine, self._loaded(path)
+                    return machine, self._load_module(path)
                 except TVM_ERRORS as error:
                     why = last_line(error)
         finally:
@@ -98,19 +99,19 @@ class Board:
     # -- errors ---------------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def telling(self, what: str) -> Iterator[None]:
-        """Make errors of TVM's those of the board: lost, or what it complains about while doing `what`."""
+    def translate_errors(self, what: str) -> Iterator[None]:
+        """Convert TVM's errors to BoardLostError or RunError; the messages say what the board was doing."""
         try:
             yield
         except TVM_ERRORS as error:
             if isinstance(error, (RunError, DeviceError)):
                 raise
             if not self.is_alive():
-                raise BoardLostError(f"board {self.name} was lost {what}: the connection is closed") from None
-            raise RunError(f"board {self.name}, {what}: {last_line(error)}") from None
+                raise BoardLostError(f"board {self.name} was lost while {what}: the connection is closed") from None
+            raise RunError(f"board {self.name} failed while {what}: {last_line(error)}") from None
 
     def is_alive(self) -> bool:
-        """Whether the board answers."""
+        """Return whether the board answers."""
         try:
             self._errands["processor"]()
         except TVM_ERRORS:
@@ -120,89 +121,89 @@ class Board:
     # -- functions ------------------------------------------------------------------------------------------------
 
     def errand(self, name: str, *numbers: int) -> int:
-        """Call one of `codegen.cpu.errands`."""
-        with self.telling(f"asked to {name}"):
+        """Call one of the board's errands (`build_errands`)."""
+        with self.translate_errors(f"running {name}"):
             if name not in self._functions:
                 self._functions[name] = self._errands[name]
             return int(self._functions[name](*numbers))
 
     def function(self, name: str) -> tvm_ffi.Function:
         """Return a function of TVM's runtime on the board."""
-        with self.telling(f"asked for {name}"):
+        with self.translate_errors(f"looking up {name}"):
             return self._session.get_function(name)
 
     def limit(self, seconds: float) -> None:
-        """Have the board end this session by itself after so many seconds; a later call replaces an earlier one.
+        """Make the board end this session after `seconds`; a later call replaces the limit.
 
-        A kernel that never ends, or a network that is gone, leaves the board to the next one so.
+        After a kernel that never ends, or a network failure, the board is then free for others.
         """
         self.errand("limit", max(1, int(np.ceil(seconds))))
 
     def load(self, path: str | Path) -> tvm.runtime.Module:
         """Upload a library and load it."""
-        with self.telling(f"loading {Path(path).name}"):
-            return self._loaded(Path(path))
+        with self.translate_errors(f"loading {Path(path).name}"):
+            return self._load_module(Path(path))
 
-    def _loaded(self, path: Path) -> tvm.runtime.Module:
-        name = f"{next(self._numbers)}-{path.name}"  # one of the same name that is loaded would not be read again
+    def _load_module(self, path: Path) -> tvm.runtime.Module:
+        name = f"{next(self._numbers)}-{path.name}"  # a library with the name of a loaded one would not be read again
         self._session.upload(bytearray(path.read_bytes()), name)
         module = self._session.load_module(name)
         self._session.remove(name)
         return module
 
     def timer(self, module: tvm.runtime.Module, name: str, runs: int) -> tvm_ffi.Function:
-        """Return TVM's time_evaluator: it runs the function once, then times `runs` runs in a row."""
-        with self.telling("asked for a timer"):
+        """Return TVM's time_evaluator, which runs the function once, then times `runs` runs in a row."""
+        with self.translate_errors("preparing a timer"):
             return module.time_evaluator(name, self._device, number=runs, repeat=1)
 
     # -- memory ---------------------------------------------------------------------------------------------------
 
     def memory(self, num_bytes: int) -> int:
-        """Return the address of new memory, a multiple of a page.
+        """Allocate memory and return its address, a multiple of a page.
 
         Raises
         ------
         RunError
-            The board has not so much.
+            The board does not have enough memory.
         """
         address = self.errand("allocate", num_bytes)
         if not address:
-            raise RunError(f"board {self.name} has no {num_bytes} bytes of memory left")
+            raise RunError(f"board {self.name} does not have {num_bytes} bytes of free memory; use a smaller workload")
         return address
 
     def release(self, address: int) -> None:
-        """Give memory back; whether the board still answers does not matter."""
+        """Free memory; errors of the board are ignored."""
         with contextlib.suppress(DeviceError, RunError):
             self.errand("release", address)
 
     def tensor(self, address: int, dtype: str, shape: tuple[int, ...]) -> tvm.runtime.Tensor:
-        """Return memory of the board as one of TVM's tensors, row-major."""
-        template = self._tvm.runtime.empty(shape, dtype)  # never touched: only its shape and dtype are read
+        """Return memory of the board as a row-major TVM tensor."""
+        template = self._tvm.runtime.empty(shape, dtype)  # only its shape and dtype are read
         return self._view(self._session._sess, ctypes.c_void_p(address), template, self._device, None)
 
     def write(self, address: int, array: Array) -> None:
         """Copy an array's bytes to the board."""
         flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        with self.telling("receiving data"):
+        with self.translate_errors("receiving data"):
             self.tensor(address, "uint8", flat.shape).copyfrom(flat)
 
     def read(self, address: int, dtype: str, shape: tuple[int, ...]) -> Array:
         """Return a copy of the board's memory."""
         count = int(np.prod(shape, dtype=np.int64)) * array_dtype(dtype).itemsize
-        with self.telling("sending data"):
+        with self.translate_errors("sending data"):
             raw = np.asarray(self.tensor(address, "uint8", (count,)).numpy())
         return raw.view(array_dtype(dtype)).reshape(shape)
 
-    # -- what the system tells ------------------------------------------------------------------------------------
+    # -- files and settings of the system -------------------------------------------------------------------------
 
     def _put_text(self, *texts: str) -> None:
-        """Put texts into the mailbox, each where half a path has room."""
+        """Write one or two texts into the mailbox, each in an equal part of the space for a path."""
         room = _PATH_BYTES // len(texts)
         raw = b"".join(text.encode()[: room - 1].ljust(room, b"\0") for text in texts)
         self.write(self._mailbox, np.frombuffer(raw, np.uint8))
 
     def file(self, path: str) -> str | None:
-        """Return the text of a file on the board; None if it cannot be read. The first 1 MiB count."""
+        """Return the first MiB of a text file on the board, or None if it cannot be read."""
         self._put_text(path)
         parts: list[bytes] = []
         start = 0
@@ -210,38 +211,38 @@ class Board:
             got = self.errand("read", self._mailbox, self._mailbox + _PATH_BYTES, start, _TEXT_BYTES)
             if got < 0 and not parts:
                 return None
-            if not 0 < got <= _TEXT_BYTES:  # files of the system may tell less at a time than was asked for
+            if not 0 < got <= _TEXT_BYTES:  # system files may return less than was asked for
                 break
             parts.append(self.read(self._mailbox + _PATH_BYTES, "uint8", (got,)).tobytes())
             start += got
         return b"".join(parts).decode(errors="replace")
 
     def set_threads(self, threads: int) -> None:
-        """Have parallel loops run on so many threads.
+        """Set the number of threads of parallel loops.
 
         Raises
         ------
         DeviceError
-            The board does not give them.
+            The board uses fewer threads.
         """
-        self._put_text("TVM_NUM_THREADS", str(threads))  # TVM asks for it again at every launch
+        self._put_text("TVM_NUM_THREADS", str(threads))  # TVM reads it at every launch
         self.errand("variable", self._mailbox, self._mailbox + _PATH_BYTES // 2)
-        with self.telling("asked for threads"):
+        with self.translate_errors("setting threads"):
             self._session.get_function("runtime.config_threadpool")(1, threads)
             given = int(self._session.get_function("runtime.NumThreads")())
         if given < threads:
             raise DeviceError(f"board {self.name} runs parallel loops on {given} threads, expected {threads}")
 
 
-def connected(tracker: Tracker, key: str, *, wait_s: float, machine: str | None = None) -> Board:
-    """Return a session with a free board; wait for one at most `wait_s`.
+def open_board(tracker: Tracker, key: str, *, wait_s: float, machine: str | None = None) -> Board:
+    """Open a session with a free board; wait for one for at most `wait_s`.
 
     Raises
     ------
     DeviceError
-        The tracker cannot be reached, no board is free, or it cannot be used.
+        The tracker cannot be reached, no board is free, or the board does not work.
     BuildError
-        There is no linker for its processor.
+        There is no linker for the board's processor.
     """
     address = request(tracker, key, wait_s)
     name = f"{key}@{address.host}:{address.port}"
@@ -254,4 +255,4 @@ def connected(tracker: Tracker, key: str, *, wait_s: float, machine: str | None 
     except TVM_ERRORS as error:
         if isinstance(error, (BuildError, RunError, DeviceError)):
             raise
-        raise DeviceError(f"board {name} does not work: {last_line(error)}") from None
+        raise DeviceError(f"board {name} does not work: {last_line(error)}; restart its RPC server") from None

@@ -1,6 +1,6 @@
-"""What a board is: its system's files, read over there, as the spec of its processor and its environment.
+"""The description of a board: the spec of its processor and its environment, from files of its system.
 
-A process of its own asks: a board that says nothing more holds up nobody for long.
+A separate process asks the board, so that a board that stops answering does not block for long.
 """
 
 from __future__ import annotations
@@ -16,50 +16,51 @@ import msgspec
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
-from anatune.fleet.boards.connection import Board, connected
-from anatune.fleet.boards.tracker import boards_of, checked_key, tracker_of
+from anatune.fleet.boards.connection import Board, open_board
+from anatune.fleet.boards.tracker import checked_key, count_boards, tracker_of
 from anatune.measure.cpu.detect import cpu_list, detect_cpu
 from anatune.measure.run.process import Worker, refusal
 from anatune.printable import printable
 from anatune.records.environment import Environment, environment
 
 _CPUS = "sys/devices/system/cpu"
-_OF_ALL = (
+_SYSTEM_FILES = (
     "sys/devices/cpu_core/cpus",
     "sys/fs/cgroup/cpu.max",
     "sys/fs/cgroup/cpu/cpu.cfs_quota_us",
     "sys/fs/cgroup/cpu/cpu.cfs_period_us",
 )
-_OF_CPU = (
+_CPU_FILES = (
     "cpu_capacity",
     "cpufreq/cpuinfo_max_freq",
     *(f"topology/{name}" for name in ("physical_package_id", "die_id", "thread_siblings_list", "core_id")),
 )
-_OF_CACHE = ("size", "type", "level", "shared_cpu_list", "ways_of_associativity", "coherency_line_size")
+_CACHE_FILES = ("size", "type", "level", "shared_cpu_list", "ways_of_associativity", "coherency_line_size")
 _CACHES = 5
-"""Cache folders of a processor: two of the first level, two more, one to spare."""
+"""The cache folders of a processor that are read: two of the first level, two more, one in reserve."""
 
 _MOST_CPUS = 1024
 _ARM_FEATURES = {0: "fp", 1: "asimd", 9: "fphp", 10: "asimdhp", 20: "asimddp", 22: "sve"}
-"""Bit of AT_HWCAP -> name in /proc/cpuinfo, those that matter. Source: Linux, arch/arm64/include/uapi/asm/hwcap.h."""
+"""Bits of AT_HWCAP -> names in /proc/cpuinfo. Source: Linux, arch/arm64/include/uapi/asm/hwcap.h."""
 
 
 class BoardDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A board. Immutable; JSON both ways.
+    """The description of a board; it is immutable and can be written to and read from JSON.
 
     Attributes
     ----------
     name : str
-        The key, and where its server listens.
+        The key and the address of the board's server.
     key : str
+        The key under which the board is registered.
     hardware : CpuSpec
-        Its processor, detected, called after the key.
+        The detected processor, with a name made from the key.
     environment : Environment
-        As records of its trials have it. TVM's version is that of this machine, which generates code.
+        The environment in the records of its trials. TVM's version is that of this machine, which generates code.
     free_bytes : int or None
-        Memory that is free there; None if it does not tell.
+        The free memory of the board, None if not known.
     boards : int
-        Registered under the key when this one was asked.
+        The number of boards that were registered under the key.
     """
 
     name: str
@@ -71,43 +72,43 @@ class BoardDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def machine_of(hardware: CpuSpec) -> str:
-    """Return the processor, one of `connection.MACHINES`, that a spec's code is for."""
+    """Return the processor of a spec, one of `connection.MACHINES`."""
     return "aarch64" if hardware.compute.isa in ("neon", "sve") else "x86_64"
 
 
 def spec_name(key: str) -> str:
-    """Return what the spec of a key's boards is called: specs have lower-case letters, digits and '_'."""
+    """Return the name of the spec for boards with this key: lower-case letters, digits and '_'."""
     name = re.sub(r"[^a-z0-9]+", "_", key.lower()).strip("_") or "board"
-    return f"board_{name}" if re.fullmatch(r"host(_gpu\d*)?", name) else name  # these are this machine's
+    return f"board_{name}" if re.fullmatch(r"host(_gpu\d*)?", name) else name  # names of this machine
 
 
 def describe(tracker: str, key: str, wait_s: float, limit_s: float) -> BoardDescription:
-    """Ask the tracker for a board and the board what it is.
+    """Ask the tracker for a board, and the board for its description.
 
     Parameters
     ----------
     tracker : str
-        "HOST:PORT".
+        The address of the tracker, "HOST:PORT".
     wait_s : float
-        Most seconds to wait for a free board.
+        The most seconds to wait for a free board.
     limit_s : float
-        The board ends the session by itself after as many.
+        The seconds after which the board ends the session by itself.
 
     Raises
     ------
     DeviceError
-        The tracker cannot be reached, no board is free, or it tells nothing usable.
+        The tracker cannot be reached, no board is free, or the board's files cannot be used.
     BuildError
-        There is no linker for its processor.
+        There is no linker for the board's processor.
     """
-    place = tracker_of(tracker)
-    board = connected(place, checked_key(key), wait_s=wait_s)
+    address = tracker_of(tracker)
+    board = open_board(address, checked_key(key), wait_s=wait_s)
     board.limit(limit_s)
-    return described(board, key, boards_of(place, key))
+    return describe_board(board, key, count_boards(address, key))
 
 
-def described(board: Board, key: str, boards: int = 1) -> BoardDescription:
-    """Ask a board what it is; errors as `describe`."""
+def describe_board(board: Board, key: str, boards: int = 1) -> BoardDescription:
+    """Ask a board for its description, with the errors of `describe`."""
     folder = Path(tempfile.mkdtemp(prefix="anatune-"))
     try:
         allowed = _copy_system(board, folder)
@@ -134,9 +135,9 @@ def described(board: Board, key: str, boards: int = 1) -> BoardDescription:
 
 
 def other_device(hardware: CpuSpec, there: CpuSpec) -> str:
-    """Return why a board is not the device that a session is for, in words; "" if it is.
+    """Return why a board is not the device of a session, or an empty text if it is.
 
-    Clocks are left out: what a system says of them changes from one moment to the next.
+    Clocks are not compared, because the values that a system reports change all the time.
     """
     if (hardware.arch, hardware.compute.isa) != (there.arch, there.compute.isa):
         return (
@@ -144,42 +145,42 @@ def other_device(hardware: CpuSpec, there: CpuSpec) -> str:
             f"{hardware.compute.isa})"
         )
     if hidden := sorted({*(there.hidden_features or ())} - {*(hardware.hidden_features or ())}):
-        return f"it does not offer {', '.join(hidden)}, which the spec of {hardware.model} has"
+        return f"it does not have {', '.join(hidden)}, which the spec of {hardware.model} has"
     if hardware.compute.num_cores != there.compute.num_cores:
         return f"it has {there.compute.num_cores} cores, expected {hardware.compute.num_cores} ({hardware.model})"
     return ""
 
 
 def _copy_system(board: Board, root: Path) -> set[int]:
-    """Copy what `detect_cpu` reads from the board into a folder; return the processors that its server may use."""
+    """Copy the files that `detect_cpu` reads from the board to a folder; return the CPUs that its server may use."""
     cpuinfo = printable(_cpuinfo(board))
-    _keep(root, "proc/cpuinfo", cpuinfo)
+    _write_copy(root, "proc/cpuinfo", cpuinfo)
     present = sorted({int(number) for number in re.findall(r"(?m)^processor\s*:\s*(\d+)\s*$", cpuinfo)})[:_MOST_CPUS]
-    told = re.search(r"(?m)^Cpus_allowed_list:\s*([\d,-]+)", board.file("/proc/self/status") or "")
-    allowed = cpu_list(told[1]) & set(present) if told else set(present)
-    for path in _OF_ALL:
-        _keep(root, path, board.file(f"/{path}"))
+    allowed_match = re.search(r"(?m)^Cpus_allowed_list:\s*([\d,-]+)", board.file("/proc/self/status") or "")
+    allowed = cpu_list(allowed_match[1]) & set(present) if allowed_match else set(present)
+    for path in _SYSTEM_FILES:
+        _write_copy(root, path, board.file(f"/{path}"))
     sockets: set[str | None] = set()
     for cpu in sorted(allowed) or present:
         folder = f"{_CPUS}/cpu{cpu}"
-        texts = {name: board.file(f"/{folder}/{name}") for name in _OF_CPU}
+        texts = {name: board.file(f"/{folder}/{name}") for name in _CPU_FILES}
         for name, text in texts.items():
-            _keep(root, f"{folder}/{name}", text)
+            _write_copy(root, f"{folder}/{name}", text)
         socket = texts["topology/physical_package_id"]
         if socket in sockets:
             continue
-        sockets.add(socket)  # caches are asked of the first processor of each
+        sockets.add(socket)  # the caches of the first CPU of each socket are enough
         for index in range(_CACHES):
-            for name in _OF_CACHE:
+            for name in _CACHE_FILES:
                 path = f"{folder}/cache/index{index}/{name}"
-                _keep(root, path, board.file(f"/{path}"))
+                _write_copy(root, path, board.file(f"/{path}"))
     return allowed or set(present)
 
 
 def _cpuinfo(board: Board) -> str:
-    """Return the text of /proc/cpuinfo, written anew where it does not speak of the processor that runs our code.
+    """Return the text of /proc/cpuinfo, generated from the processor's registers if it describes another processor.
 
-    An emulator passes on the text of the machine that it runs on.
+    Under an emulator, the file describes the machine that runs the emulator.
     """
     text = board.file("/proc/cpuinfo") or ""
     if (board.machine == "aarch64") == ("CPU implementer" in text):
@@ -194,11 +195,11 @@ def _cpuinfo(board: Board) -> str:
 
 
 def _free_bytes(board: Board) -> int | None:
-    found = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", board.file("/proc/meminfo") or "")
-    return 1024 * int(found[1]) if found else None
+    match = re.search(r"(?m)^MemAvailable:\s*(\d+) kB", board.file("/proc/meminfo") or "")
+    return 1024 * int(match[1]) if match else None
 
 
-def _keep(root: Path, path: str, text: str | None) -> None:
+def _write_copy(root: Path, path: str, text: str | None) -> None:
     if text is not None:
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text, encoding="utf-8")
@@ -207,13 +208,13 @@ def _keep(root: Path, path: str, text: str | None) -> None:
 _Answer = TypeVar("_Answer")
 
 WAIT_S = 20.0
-"""Most seconds to wait for a free board."""
+"""The most seconds to wait for a free board."""
 _TALK_S = 60.0
-"""Most seconds that telling takes, TVM's import included; hundreds of small files over a slow network."""
+"""The most seconds for a description, with TVM's import: hundreds of small files over a slow network."""
 
 
 def ask_board(tracker: str, key: str, *, wait_s: float = WAIT_S) -> BoardDescription:
-    """Return what a free board of the key is.
+    """Return the description of a free board with this key.
 
     Raises
     ------
@@ -222,33 +223,33 @@ def ask_board(tracker: str, key: str, *, wait_s: float = WAIT_S) -> BoardDescrip
     MissingDependencyError
         TVM is not installed.
     RunError
-        There is no linker for the board's processor, or no process can be started.
+        There is no linker for the board's processor, or the process cannot be started.
     """
     arguments = {"tracker": tracker, "key": key, "wait_s": wait_s, "limit_s": _TALK_S}
     function = "anatune.fleet.boards.description:describe"
-    return answered(BoardDescription, function, arguments, "described", limit_s=wait_s + _TALK_S, start_s=_TALK_S)
+    return ask_process(BoardDescription, function, arguments, "described", limit_s=wait_s + _TALK_S, start_s=_TALK_S)
 
 
-def answered(
+def ask_process(
     kind: type[_Answer], function: str, arguments: Mapping[str, object], done: str, *, limit_s: float, start_s: float
 ) -> _Answer:
-    """Return what a function answers that talks with a board, in a process of its own.
+    """Call a function that talks with a board in a separate process, and return its result.
 
     Parameters
     ----------
     kind : type
-        Of the answer.
+        The type of the result.
     function, arguments
-        ``module:function`` and its keywords, "tracker" and "key" among them.
+        The function as ``module:function``, and its keyword arguments, with "tracker" and "key" among them.
     done : str
-        What is done to the board, for the message: "described".
+        The word for what is done to the board in the message, such as "described".
     limit_s, start_s : float
-        Most seconds of the function; of starting the process besides.
+        The most seconds of the function, and of starting the process in addition.
 
     Raises
     ------
     DeviceError, MissingDependencyError, RunError
-        As `ask_board`.
+        The errors of `ask_board`.
     """
     board = f"board {arguments['key']} of tracker {arguments['tracker']}"
     worker = Worker("board")
@@ -258,7 +259,7 @@ def answered(
         if isinstance(reply.value, kind):
             return reply.value
         if reply.kind == "timeout":
-            raise DeviceError(f"{board} says nothing: {reply.message}")
+            raise DeviceError(f"{board} does not answer: {reply.message}")
         raise refusal(reply, f"{board} cannot be {done}")
     finally:
         worker.kill()

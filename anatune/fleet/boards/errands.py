@@ -1,10 +1,10 @@
-"""What a board has to do for us beside kernels: a small library of LLVM IR around the board's own C library.
+"""Errands: functions that a board runs for us besides kernels, as a small library of LLVM IR around its C library.
 
-A board with TVM's runtime loads libraries and calls what is in them, no more. This one reads files, gives memory, fills
-it and tells whether it changed, and ends its process when a call takes too long or crashes. It is generated for the
-least processor of the board's architecture and needs neither a compiler nor Python there.
+A board with TVM's runtime can only load libraries and call their functions. This library reads files, allocates and
+fills memory, computes digests of it, and ends the process after a time limit or a crash. It is generated for the oldest
+processor of the board's architecture, and needs neither a compiler nor Python on the board.
 
-Every function takes and returns 64-bit integers; addresses are the board's.
+Every function takes and returns 64-bit integers. Addresses are those of the board.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from anatune.codegen.linking import link_library
 from anatune.emit.kernels import CARRIER
 
 PAGE_BYTES = 4096
-"""Alignment of what `allocate` returns."""
+"""The alignment of memory from `allocate`."""
 
 
 class _Errand(NamedTuple):
-    """A function: how many numbers it takes, its body (%a0, %a1, ...; ends with ``ret i64``), what that declares."""
+    """An errand: its number of arguments, its body (%a0, %a1, ...; ends with ``ret i64``), and its declarations."""
 
     arguments: int
     body: str
@@ -47,7 +47,7 @@ _ERRANDS: dict[str, _Errand] = {
         "  %p = inttoptr i64 %a0 to ptr\n  call void @free(ptr %p)\n  ret i64 0\n",
         "declare void @free(ptr)\n",
     ),
-    # path, where its text goes, the first byte, how many: bytes read, -1: it cannot be
+    # arguments: path, address for the text, first byte, most bytes; result: number of bytes, -1 for an error
     "read": _Errand(
         4,
         """  %path = inttoptr i64 %a0 to ptr
@@ -64,7 +64,7 @@ none:
 """,
         "declare i32 @open(ptr, i32, ...)\ndeclare i64 @pread(i32, ptr, i64, i64)\ndeclare i32 @close(i32)\n",
     ),
-    # address, byte, how many
+    # arguments: address, byte, number of bytes
     "fill": _Errand(
         3,
         """  %p = inttoptr i64 %a0 to ptr
@@ -74,7 +74,7 @@ none:
 """,
         "declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)\n",
     ),
-    # address, 64-bit words: FNV-1a over words; one word that changes always shows, since each step can be undone
+    # arguments: address, number of 64-bit words; result: FNV-1a over words, which a change of one word always changes
     "digest": _Errand(
         2,
         """  %p = inttoptr i64 %a0 to ptr
@@ -95,7 +95,7 @@ done:
   ret i64 %h
 """,
     ),
-    # address of a name, address of its value
+    # arguments: address of a name, address of its value
     "variable": _Errand(
         2,
         """  %name = inttoptr i64 %a0 to ptr
@@ -106,28 +106,28 @@ done:
 """,
         "declare i32 @setenv(ptr, ptr, i32)\n",
     ),
-    # which word of the auxiliary vector: 16 AT_HWCAP, 26 AT_HWCAP2
+    # argument: the entry of the auxiliary vector (16 AT_HWCAP, 26 AT_HWCAP2)
     "capability": _Errand(
         1, "  %result = call i64 @getauxval(i64 %a0)\n  ret i64 %result\n", "declare i64 @getauxval(i64)\n"
     ),
 }
-"""By name, on every architecture."""
+"""The errands that are the same on every architecture, by name."""
 
 _LEAVE = {
     "x86_64": "lea 1f(%rip), $0; jmp 2f; 1: xor %edi, %edi; mov $$231, %eax; syscall; 2:",
     "aarch64": "adr $0, 1f; b 2f; 1: mov x0, #0; mov x8, #94; svc #0; 2:",
 }
-"""Address of code that ends the process with status 0 (exit_group). It is inside of the function that asks, since TVM
-inlines functions of imported IR or drops them: none has an address."""
+"""Assembly for the address of code that ends the process with status 0 (exit_group). The code is inside the function
+that needs the address, because TVM inlines or drops functions of imported IR."""
 
 _SIGNALS = (4, 6, 7, 8, 11, 13, 14)
 """SIGILL, SIGABRT, SIGBUS, SIGFPE, SIGSEGV, SIGPIPE, SIGALRM of Linux on x86 and Arm."""
 
 
-def _limit(machine: str) -> _Errand:
-    """Seconds (0: none) until the process ends by itself, which it then does instead of crashing, too.
+def _make_limit(machine: str) -> _Errand:
+    """Return the errand that ends the process after a number of seconds (0: no limit), or instead of a crash.
 
-    It ends with status 0: a server in Python takes any other for a reason to serve nobody any more.
+    The process ends with status 0, because a server in Python stops serving after any other status.
     """
     handlers = [f"  %s{number} = call ptr @signal(i32 {number}, ptr %leave)" for number in _SIGNALS]
     body = [f'  %leave = call ptr asm "{_LEAVE[machine]}", "=r"()', *handlers, "  %seconds = trunc i64 %a0 to i32"]
@@ -135,7 +135,7 @@ def _limit(machine: str) -> _Errand:
     return _Errand(1, "\n".join(body), "declare ptr @signal(i32, ptr)\ndeclare i32 @alarm(i32)\n")
 
 
-# HWCAP_CPUID, 1 << 11: the system lets programs read the register that says which processor it is.
+# HWCAP_CPUID, 1 << 11: the system lets programs read the register that identifies the processor.
 _PROCESSOR = {
     "aarch64": _Errand(
         0,
@@ -153,11 +153,11 @@ none:
     ),
     "x86_64": _Errand(0, "  ret i64 0\n"),
 }
-"""MIDR_EL1 of an Arm processor; 0 where there is none."""
+"""The errand that returns MIDR_EL1 of an Arm processor, and 0 on others."""
 
 
 def build_errands(machine: str, path: Path) -> None:
-    """Build the library for a processor ("x86_64", "aarch64") into the file `path`.
+    """Build the library of errands for a processor ("x86_64", "aarch64") and write it to `path`.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def build_errands(machine: str, path: Path) -> None:
     """
     tvm = import_tvm()
     functions = {}
-    for name, errand in {**_ERRANDS, "limit": _limit(machine), "processor": _PROCESSOR[machine]}.items():
+    for name, errand in {**_ERRANDS, "limit": _make_limit(machine), "processor": _PROCESSOR[machine]}.items():
         typed = ", ".join(f"i64 %a{place}" for place in range(errand.arguments))
         llvm = f"{errand.declares}define internal i64 @errand_{name}({typed}) noinline {{\nentry:\n{errand.body}}}\n"
         names = [f"a{place}" for place in range(errand.arguments)]

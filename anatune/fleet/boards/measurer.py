@@ -1,4 +1,4 @@
-"""Measuring schedules on boards: built here on all cores, measured by as many boards as the tracker has of a key."""
+"""Measuring schedules on boards: kernels are built here on all cores and measured by all boards with a key."""
 
 from __future__ import annotations
 
@@ -35,20 +35,20 @@ BOARD_ENTRIES = Entries(
 _MOST_BUILDERS = 16
 _MOST_BOARDS = 64
 SILENCE_S = 5.0
-"""A board ends what exceeds its limit itself; one that still says nothing after so many seconds more is lost."""
+"""The seconds after a board's own time limit after which a board that does not answer counts as lost."""
 
 
 class BoardRunner(RunnerProcess):
-    """The process that talks with one board, and with another one when that is lost.
+    """The process that talks with one board, and with another board if that one is lost.
 
-    A candidate that loses its board is tried once more, with any board: it may not be to blame.
+    A candidate whose board is lost is measured once more on any board, because it may not be the cause.
 
     Attributes
     ----------
     board : BoardDescription or None
-        Which one it is; None before the first answer.
+        The board; None before its first answer.
     trials, failed : int
-        Answers, and those without a time.
+        The number of trials, and of failures among them.
     """
 
     functions = "anatune.fleet.boards.session"
@@ -59,19 +59,19 @@ class BoardRunner(RunnerProcess):
         self.trials = self.failed = 0
 
     def finish_set_up(self) -> None:
-        """Wait for the board; errors as `RunnerProcess.finish_set_up`."""
+        """Wait for the board, with the errors of `RunnerProcess.finish_set_up`."""
         super().finish_set_up()
         self._learn()
 
     def _learn(self) -> None:
-        """Ask the process which board it has; after a loss it may be another one. The board is not asked."""
+        """Ask the process, not the board, for its current board, which may change after a loss."""
         self.worker.submit(f"{self.functions}:present", {}, SILENCE_S)
         reply = self.worker.wait(SILENCE_S)
         if isinstance(reply.value, BoardDescription):
             self.board, self.name = reply.value, reply.value.name
 
     def collect(self, incumbent: float | None) -> BuildJob | None:
-        """Return the job that is done; as `RunnerProcess.collect`."""
+        """Return the finished job, see `RunnerProcess.collect`."""
         job = super().collect(incumbent)
         if job is not None and job.measurement is not None:
             self.trials += 1
@@ -89,8 +89,8 @@ class BoardRunner(RunnerProcess):
             self.worker.kill()
             reply = reply._replace(kind="timeout", error="")
         elif reply.error == "BoardLostError" or reply.kind == "timeout":
-            message = reply.message if reply.error else f"board {self.name} says nothing any more: {reply.message}"
-            reply = reply._replace(kind="error", error="DeviceError", message=f"{message}, twice")
+            message = reply.message if reply.error else f"board {self.name} does not answer any more: {reply.message}"
+            reply = reply._replace(kind="error", error="DeviceError", message=f"{message}; this happened twice")
         super()._record_failure(job, reply)
 
     def _measurement(self, report: RunReport, build_s: float, run_s: float) -> Measurement:
@@ -99,35 +99,35 @@ class BoardRunner(RunnerProcess):
 
 
 class BoardMeasurer(Measurer):
-    """Builds schedules of one workload here, checks and times them on boards; see `Measurer`.
+    """The `Measurer` that builds schedules of one workload here, and checks and times them on boards.
 
-    Nothing is timed on this machine, so that all its cores build. Answers come in any order where there are several
-    boards. A board that is lost is asked for again; if none comes, the others go on, and without any the session ends
-    with a DeviceError.
+    All cores of this machine build, because nothing is timed here. With several boards, results come in any order. A
+    lost board is replaced by another free one. If there is none, the other boards go on; without any board, the session
+    ends with a DeviceError.
 
     Parameters
     ----------
     hardware
         The boards' processor, with the cores that kernels use.
     tracker, key : str
-        Who knows the boards, and under which name.
+        The address of the tracker, and the key of the boards.
     device : CpuSpec, optional
-        What a board has to be, with all its cores; `hardware` by default. Others are refused.
+        The device that each board has to be, with all its cores; `hardware` by default. Other boards are refused.
     boards : int
-        How many to use at most.
+        The most boards to use.
     cold : None
-        Constants always stay where the run before left them.
+        Boards measure with warm caches only.
     wait_s : float
-        Most seconds to wait for a free board.
+        The most seconds to wait for a free board.
     settings
-        See `MeasurerSettings`; the threads are those over there.
+        See `MeasurerSettings`. The threads are those of the board.
 
     Raises
     ------
     DeviceError
-        The hardware is no CPU.
+        The hardware is not a CPU.
     SpaceError
-        No such number of threads; `cold` is given.
+        The number of threads is not possible, or `cold` is given.
     """
 
     usual_entries, usual_protocol = BOARD_ENTRIES, CPU_PROTOCOL
@@ -148,7 +148,7 @@ class BoardMeasurer(Measurer):
         threads, limits = settings.get("threads", 1), settings.get("limits") or Limits()
         wait_s = WAIT_S if wait_s is None else wait_s
         if hardware.kind != "cpu":
-            raise DeviceError(f"{hardware.name} is no CPU, and only CPUs of boards can be measured")
+            raise DeviceError(f"{hardware.name} is not a CPU, and only CPUs of boards can be measured")
         if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= hardware.compute.num_cores:
             raise SpaceError(f"threads is {threads!r}, expected an integer from 1 to {hardware.compute.num_cores}")
         if cold is not None:
@@ -183,7 +183,7 @@ class BoardMeasurer(Measurer):
         self._gone.append(_state(runner, "refused" if refused else "lost", str(error)))
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """Return the boards, those that are gone first."""
+        """Return the states of the boards, lost boards first."""
         here = [_state(runner, "ready", "") for runner in self._runners if isinstance(runner, BoardRunner)]
         return (*self._gone, *here)
 

@@ -1,7 +1,7 @@
-"""TVM's RPC tracker: which boards it knows, and one of them for a session; every wait has a limit.
+"""Requests to TVM's RPC tracker: the number of boards, and a board for a session. Every request has a time limit.
 
-The protocol has neither passwords nor encryption: whoever reaches a server may run programs on it. Trackers and servers
-belong on the loopback (ssh forwards ports), or into a network that only trusted people can reach.
+The protocol has neither passwords nor encryption: whoever can connect to a server can run programs on it. Run trackers
+and servers on the loopback interface (ssh forwards ports), or in a network that only trusted people can reach.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from anatune.codegen.compat import import_tvm
 from anatune.errors import DeviceError
 from anatune.untyped import tvm
 
-__all__ = ["BoardAddress", "Tracker", "boards_of", "checked_key", "connect", "open_warning", "request", "tracker_of"]
+__all__ = ["BoardAddress", "Tracker", "checked_key", "connect", "count_boards", "open_warning", "request", "tracker_of"]
 
 _ANSWER_S = 10.0
-"""A tracker that takes longer to say hello does not work."""
+"""The most seconds that a tracker may take to answer."""
 _MOST_KEY = 200
 
 
 class Tracker(NamedTuple):
-    """Where a tracker listens."""
+    """The address of a tracker."""
 
     host: str
     port: int
@@ -36,7 +36,7 @@ class Tracker(NamedTuple):
 
 
 class BoardAddress(NamedTuple):
-    """A board that the tracker gave away: where its server listens, and the word that it expects."""
+    """The address of a board that the tracker assigned, and the word that the board's server expects."""
 
     host: str
     port: int
@@ -44,12 +44,12 @@ class BoardAddress(NamedTuple):
 
 
 def tracker_of(text: str) -> Tracker:
-    """Return the tracker that "HOST:PORT" names.
+    """Parse the address "HOST:PORT" of a tracker.
 
     Raises
     ------
     DeviceError
-        It names none.
+        The text is not such an address.
     """
     host, colon, port = str(text).rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -59,36 +59,36 @@ def tracker_of(text: str) -> Tracker:
 
 
 def checked_key(key: str | None) -> str:
-    """Return the name under which boards registered.
+    """Return the key of boards if it is valid.
 
     Raises
     ------
     DeviceError
-        There is none, or no tracker could know it.
+        The key is missing, or has characters that trackers do not allow.
     """
     if not key:
-        raise DeviceError("tracker: which boards? name the key that their servers were started with (--key KEY)")
+        raise DeviceError("tracker: the key of the boards' servers is missing; name it with --key KEY")
     if not key.isprintable() or any(sign in key for sign in ' "\\') or len(key) > _MOST_KEY:
         raise DeviceError(f"key is {key!r:.80}, expected a name without spaces and quotes")
     return key
 
 
 def open_warning(tracker: Tracker) -> str:
-    """Return what people have to know about a tracker that is not on this machine; "" if it is."""
+    """Return the warning about a tracker on another machine, or an empty text if it is on this one."""
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(tracker.host).is_loopback:
             return ""
     if tracker.host == "localhost":
         return ""
     return (
-        f"tracker {tracker} is on another machine: TVM's RPC has no passwords and no encryption, so whoever reaches "
-        "it or its boards can run programs there; keep them in a network of your own, or forward ports with ssh"
+        f"tracker {tracker} is on another machine: TVM's RPC has no passwords and no encryption, so who can connect "
+        "to it or its boards can run programs there; use a private network, or forward ports with ssh"
     )
 
 
 @contextlib.contextmanager
-def _connected(tracker: Tracker) -> Iterator[socket.socket]:
-    """Give a connection to a tracker that has said hello; what goes wrong is a DeviceError."""
+def _open_connection(tracker: Tracker) -> Iterator[socket.socket]:
+    """Open a connection to a tracker and exchange greetings; all errors become DeviceError."""
     import_tvm()
     from tvm.rpc import base
 
@@ -104,15 +104,15 @@ def _connected(tracker: Tracker) -> Iterator[socket.socket]:
     except OSError as error:
         why = (error.strerror or str(error) or "no answer").lower()
         raise DeviceError(
-            f"the tracker {tracker} cannot be reached: {why}; one is started with "
+            f"the tracker {tracker} cannot be reached: {why}; start a tracker with "
             "python -m tvm.exec.rpc_tracker --host 127.0.0.1 --port 9190"
         ) from None
-    except ValueError:  # of JSON, too
-        raise DeviceError(f"what listens at {tracker} is no tracker of TVM's") from None
+    except ValueError:  # JSON errors are ValueErrors, too
+        raise DeviceError(f"the server at {tracker} is not a TVM tracker; check the address") from None
 
 
-def _asked(connection: socket.socket, question: list[object]) -> object:
-    """Return the tracker's answer."""
+def _ask(connection: socket.socket, question: list[object]) -> object:
+    """Send a question to the tracker and return the answer."""
     from tvm.rpc import base
 
     base.sendjson(connection, question)
@@ -122,51 +122,49 @@ def _asked(connection: socket.socket, question: list[object]) -> object:
     return answer[1]
 
 
-def boards_of(tracker: Tracker, key: str) -> int:
-    """Return how many boards are registered under a key, free or not.
+def count_boards(tracker: Tracker, key: str) -> int:
+    """Return the number of boards that are registered under a key, free or busy.
 
     Raises
     ------
     DeviceError
         The tracker cannot be reached.
     """
-    with _connected(tracker) as connection:
+    with _open_connection(tracker) as connection:
         from tvm.rpc import base
 
-        told = _asked(connection, [base.TrackerCode.SUMMARY])
-        if not isinstance(told, dict) or not isinstance(told.get("server_info"), list):
+        reply = _ask(connection, [base.TrackerCode.SUMMARY])
+        if not isinstance(reply, dict) or not isinstance(reply.get("server_info"), list):
             raise ValueError("another answer")
-        return sum(isinstance(server, dict) and server.get("key") == f"server:{key}" for server in told["server_info"])
+        return sum(isinstance(server, dict) and server.get("key") == f"server:{key}" for server in reply["server_info"])
 
 
 def request(tracker: Tracker, key: str, wait_s: float) -> BoardAddress:
-    """Return a free board; wait for one at most `wait_s`.
+    """Request a free board; wait for one for at most `wait_s`.
 
     Raises
     ------
     DeviceError
         The tracker cannot be reached, or no board is free.
     """
-    with _connected(tracker) as connection:
+    with _open_connection(tracker) as connection:
         from tvm.rpc import base
 
         connection.settimeout(wait_s)
         try:
-            told = _asked(connection, [base.TrackerCode.REQUEST, key, "", 1])
+            answer = _ask(connection, [base.TrackerCode.REQUEST, key, "", 1])
         except TimeoutError:
-            known = boards_of(tracker, key)
-            state = f"{known} are registered and busy" if known else "none is registered"
-            raise DeviceError(
-                f"tracker {tracker}: no board with the key {key} is free within {wait_s:g} s ({state})"
-            ) from None
+            board_count = count_boards(tracker, key)
+            state = f"{board_count} are registered, but busy" if board_count else "none is registered"
+            raise DeviceError(f"tracker {tracker}: no board {key} was free within {wait_s:g} s ({state})") from None
         # the name of the host ends up in records and on terminals
-        if not isinstance(told, list) or len(told) != 3 or not re.fullmatch(r"[\w.:%-]{1,255}", str(told[0])):
+        if not isinstance(answer, list) or len(answer) != 3 or not re.fullmatch(r"[\w.:%-]{1,255}", str(answer[0])):
             raise ValueError("another answer")
-        return BoardAddress(str(told[0]), int(told[1]), str(told[2]))
+        return BoardAddress(str(answer[0]), int(answer[1]), str(answer[2]))
 
 
 def connect(address: BoardAddress) -> tvm.rpc.RPCSession:
-    """Return TVM's session with a board that the tracker gave away; errors are TVM's, waiting has no limit."""
+    """Open TVM's session with an assigned board; it raises TVM's errors and waits without limit."""
     import_tvm()
     from tvm import rpc
 

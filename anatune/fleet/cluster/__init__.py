@@ -1,1 +1,1 @@
-"""Measuring on other machines through Dask: who may connect, what a worker is, what it does."""
+"""Measuring on other machines through Dask: security, workers, and a session's measurer."""

@@ -1,4 +1,4 @@
-"""Builds what requests ask for: processes for each kind of device and limits, threads that stand back for kernels."""
+"""Building kernels for requests: build processes for each kind of device and limits, threads that yield to timing."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ import msgspec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import AnatuneError, RunError
 from anatune.files import scratch_folder
-from anatune.fleet.cluster.messages import BuildRequest, Built, line_of, pack
+from anatune.fleet.cluster.messages import BuildRequest, BuildResult, line_of, pack
 from anatune.measure.devices import measurer_of
 from anatune.measure.run.build_processes import BuildJob, BuildProcesses
 from anatune.measure.run.measurer import Entries
 
 _MOST_KEPT = 2
-"""Processes that stay: sessions of two kinds take turns without starting new ones."""
+"""The number of groups of processes that are kept, so that two kinds of sessions do not start new ones in turn."""
 _PATIENCE_S = 10.0
-"""A build that waited so long goes before the next kernel: where every core times, sessions still get built."""
+"""The seconds after which a waiting build goes before the next timing, so that builds are not delayed forever."""
 
 _Answer = TypeVar("_Answer")
 
 
 def entries_of(hardware: CpuSpec | GpuSpec) -> Entries:
-    """Return what processes run for a kind of device."""
+    """Return the functions that processes run for a kind of device."""
     return measurer_of(hardware).usual_entries
 
 
 class Builder:
-    """Builds one schedule at a time in processes that live until `close`, or until the thread that builds ends.
+    """Builds one schedule at a time, in processes that live until `close` or until the calling thread ends.
 
     Parameters
     ----------
     folder : Path, optional
-        For temporary files, made when it is needed; by default the system's.
+        The folder for temporary files, created when needed; by default that of the system.
     cores : sequence of int
-        Logical CPUs; empty: any.
+        The logical CPUs to build on; empty means any.
     entries : callable
-        Hardware -> what processes run.
+        The function from the hardware to the functions that processes run.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class Builder:
         self._processes: OrderedDict[object, BuildProcesses] = OrderedDict()
         self._numbers = itertools.count()
 
-    def build(self, request: BuildRequest) -> Built:
-        """Build a schedule, or the reference kernel; whatever goes wrong is in the answer."""
+    def build(self, request: BuildRequest) -> BuildResult:
+        """Build a schedule or the reference kernel; errors are part of the answer."""
         started = time.monotonic()
         folder: Path | None = None
         try:
@@ -76,11 +76,11 @@ class Builder:
             else:
                 job = next(iter(processes.finish([BuildJob(request.schedule, folder)])))
                 if job.measurement is not None:
-                    return Built(failure=msgspec.structs.replace(job.measurement, build_s=job.build_s))
+                    return BuildResult(failure=msgspec.structs.replace(job.measurement, build_s=job.build_s))
                 artifact = job.artifact
-            return Built(pack(artifact, request.hardware.kind), build_s=time.monotonic() - started)
+            return BuildResult(pack(artifact, request.hardware.kind), build_s=time.monotonic() - started)
         except (AnatuneError, OSError) as error:
-            return Built(trouble=trouble_of(error))
+            return BuildResult(trouble=trouble_of(error))
         finally:
             if folder is not None:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -93,7 +93,7 @@ class Builder:
             return self._processes[key]
         while len(self._processes) >= _MOST_KEPT:
             self._processes.popitem(last=False)[1].kill()
-        self._processes[key] = made = BuildProcesses(
+        self._processes[key] = processes = BuildProcesses(
             entries.builder,
             [self._cores],
             request.limits,
@@ -101,23 +101,23 @@ class Builder:
             environment={} if self._folder is None else {"TMPDIR": str(self._folder)},
             setup=entries.builder_setup,
         )
-        return made
+        return processes
 
     def close(self) -> None:
-        """End the processes."""
+        """Stop the processes."""
         for processes in [*self._processes.values()]:
             processes.kill()
 
 
 def trouble_of(error: Exception) -> str:
-    """Return what an error says, in one line; of the system's, without the path."""
+    """Return the message of an error in one line, without the path for errors of the system."""
     if isinstance(error, OSError):
-        return f"its disk: {error.strerror or error}; free some space there"
+        return f"its disk failed: {error.strerror or error}; free some space there"
     return line_of(error)
 
 
 class _Work(NamedTuple):
-    """What waits for a thread: a call with the thread's number, what takes it back, and since when it waits."""
+    """A call that waits for a thread: the function of the thread's number, its cancellation, and when it was queued."""
 
     run: Callable[[int], None]
     cancel: Callable[[], object]
@@ -125,14 +125,15 @@ class _Work(NamedTuple):
 
 
 class BuildSlots:
-    """A few threads that run what is submitted, first come, first served; they live until `close`.
+    """Threads that run submitted calls in order and live until `close`.
 
-    Processes that they start end with them, not with the thread that submits. Safe to share between threads.
+    Processes that the threads start end with these threads, not with the submitting thread. The object can be shared
+    between threads.
 
     Parameters
     ----------
     cores : sequence of collections of int
-        For each thread the logical CPUs that its work runs on; empty: anywhere, and nothing is in its way.
+        The logical CPUs on which each thread's work runs. Empty means any CPU; such a thread never waits for timing.
     """
 
     def __init__(self, cores: Sequence[Collection[int]]) -> None:
@@ -151,14 +152,14 @@ class BuildSlots:
             thread.start()
 
     def submit(self, call: Callable[[int], _Answer]) -> Future[_Answer]:
-        """Have a thread call `call` with its own number."""
+        """Queue a call; a thread will pass its own number to it."""
         future: Future[_Answer] = Future()
 
         def run(slot: int) -> None:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(call(slot))
-                except BaseException as error:  # noqa: BLE001  it is whose work it is that hears of it
+                except BaseException as error:  # noqa: BLE001  the submitter gets the error
                     future.set_exception(error)
 
         with self._condition:
@@ -167,10 +168,10 @@ class BuildSlots:
         return future
 
     @contextlib.contextmanager
-    def apart(self, cores: Collection[int]) -> Iterator[None]:
-        """Return when nothing is built on some cores, and let nothing begin there until the block ends.
+    def keep_free(self, cores: Collection[int]) -> Iterator[None]:
+        """Wait until nothing is built on some cores, and let no build start there within the with block.
 
-        One block at a time.
+        There may be one such block at a time.
         """
         wanted = frozenset(cores)
         with self._condition:
@@ -186,7 +187,7 @@ class BuildSlots:
                 self._condition.notify_all()
 
     def close(self) -> None:
-        """End the threads when what they are at is done; what waits is cancelled."""
+        """Cancel waiting calls, and end each thread after its current call."""
         with self._condition:
             self._closed = True
             for work in self._waiting:
@@ -195,7 +196,7 @@ class BuildSlots:
             self._condition.notify_all()
 
     def join(self, timeout_s: float) -> None:
-        """Wait for the threads to end, at most so long each."""
+        """Wait for the threads to end, at most `timeout_s` for each."""
         for thread in self._threads:
             thread.join(timeout_s)
 
@@ -208,7 +209,7 @@ class BuildSlots:
                 self._condition.notify_all()
 
     def _next(self, slot: int) -> _Work | None:
-        """Wait for work that may begin here, and return it; None at the end."""
+        """Wait for a call that may run in this slot and return it, or None after `close`."""
         with self._condition:
             while not self._closed:
                 pause: float | None = None

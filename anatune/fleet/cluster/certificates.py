@@ -1,9 +1,9 @@
-"""Certificates of a lab: one folder that every machine of a cluster has a copy of.
+"""The certificates of a cluster: a folder of which every machine of the cluster has a copy.
 
-``ca.pem`` is the authority that all trust, ``cert.pem`` and ``key.pem`` are what each of them shows: scheduler, workers
-and clients alike, because Dask lets everybody run any program who shows a certificate of the authority, whatever is
-written in it (`distributed.Security` switches the check of host names off). docs/howto/fleets.md has the commands that
-make a set and throw the authority's own key away, so that nobody can issue a further certificate.
+``ca.pem`` is the authority that all machines trust. ``cert.pem`` and ``key.pem`` are what scheduler, workers and
+clients present. They are the same for all, because Dask lets everybody run any program who presents a certificate of
+the authority, whatever its content (`distributed.Security` does not check host names). docs/howto/fleets.md has the
+commands that make a set and delete the authority's own key, so that nobody can issue another certificate.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Certificates:
-    """A set of certificates that can be used.
+    """A valid set of certificates.
 
     Attributes
     ----------
     folder : Path
-        Holds ca.pem, cert.pem and key.pem.
+        The folder with ca.pem, cert.pem and key.pem.
     expires : datetime.datetime
-        When it, or the authority's, ends, UTC.
+        The time (UTC) at which the first of the two certificates expires.
     """
 
     folder: Path
@@ -53,7 +53,7 @@ class Certificates:
 
     @property
     def certificate(self) -> Path:
-        """What is shown to others."""
+        """The certificate that is presented to others."""
         return self.folder / CERTIFICATE
 
     @property
@@ -63,51 +63,49 @@ class Certificates:
 
 
 def read_certificates(folder: str | os.PathLike[str], *, now: datetime.datetime | None = None) -> Certificates:
-    """Return the set of certificates in a folder, if it can be used now.
+    """Return the set of certificates in a folder if it is valid now.
 
-    Says on the log where others of this machine can read the key, and where the set expires within two weeks.
+    A warning is logged if other users of this machine can read the key, or if the set expires within two weeks.
 
     Raises
     ------
     SecurityError
-        A file is missing or damaged, the three do not belong together, or the set has expired.
+        A file is missing or damaged, the three files do not belong together, or the set has expired.
     MissingDependencyError
         The package cryptography is not installed.
     """
-    place = checked_path("tls", folder, SecurityError)
+    base = checked_path("tls", folder, SecurityError)
     import_optional("cryptography", "cluster", "reading certificates")
-    if not place.is_dir():
-        raise SecurityError(f"{place}: no such folder, expected one with {', '.join(CERTIFICATE_FILES)}; {_MAKE}")
-    missing = [name for name in CERTIFICATE_FILES if not (place / name).exists()]
+    if not base.is_dir():
+        raise SecurityError(f"{base}: no such folder, expected a folder with {', '.join(CERTIFICATE_FILES)}; {_MAKE}")
+    missing = [name for name in CERTIFICATE_FILES if not (base / name).exists()]
     if missing:
         raise SecurityError(
-            f"{place}: has no {' and no '.join(missing)}, expected {', '.join(CERTIFICATE_FILES)}; copy the whole "
-            f"folder from where the set was made ({_MAKE})"
+            f"{base} has no {' and no '.join(missing)}, expected {', '.join(CERTIFICATE_FILES)}; copy the whole "
+            f"folder from the machine where the set was made ({_MAKE})"
         )
-    authority, certificate = _certificate(place / AUTHORITY), _certificate(place / CERTIFICATE)
-    _check_key(place / KEY, certificate[0], place / CERTIFICATE)
-    if len(certificate) == 1 and not any(_issued(certificate[0], issuer) for issuer in authority):
+    authority, certificate = _certificate(base / AUTHORITY), _certificate(base / CERTIFICATE)
+    _check_key(base / KEY, certificate[0], base / CERTIFICATE)
+    if len(certificate) == 1 and not any(_is_issued_by(certificate[0], issuer) for issuer in authority):
         raise SecurityError(
-            f"{place / CERTIFICATE}: was not issued by the authority of {AUTHORITY}: files of two sets are mixed; copy "
-            "the whole folder from where the set was made"
+            f"{base / CERTIFICATE} was not issued by the authority of {AUTHORITY}: files of two sets are mixed; "
+            "copy the whole folder from the machine where the set was made"
         )
     moment = now or datetime.datetime.now(datetime.timezone.utc)
     expires = moment + datetime.timedelta(days=MOST_DAYS * 100)
-    for path, first in ((place / AUTHORITY, authority[0]), (place / CERTIFICATE, certificate[0])):
+    for path, first in ((base / AUTHORITY, authority[0]), (base / CERTIFICATE, certificate[0])):
         begin, end = first.not_valid_before_utc, first.not_valid_after_utc
         if moment < begin:
-            raise SecurityError(
-                f"{path}: is valid from {_date(begin)} on, and here it is {_date(moment)}; set the clock"
-            )
+            raise SecurityError(f"{path} is valid from {_date(begin)} on, here it is {_date(moment)}; set the clock")
         if moment > end:
             raise SecurityError(
-                f"{path}: expired on {_date(end)}; make a new set (docs/howto/fleets.md), copy it to "
-                "all machines, and start the scheduler and the workers anew with it"
+                f"{path} expired on {_date(end)}; make a new set (docs/howto/fleets.md), copy it to all machines, and "
+                "restart the scheduler and the workers with it"
             )
         expires = min(expires, end)
     if expires - moment < _SOON:
-        _LOG.warning("%s: these certificates expire on %s; %s", place, _date(expires), _MAKE)
-    return Certificates(place, expires)
+        _LOG.warning("%s: these certificates expire on %s; %s", base, _date(expires), _MAKE)
+    return Certificates(base, expires)
 
 
 def _date(moment: datetime.datetime) -> str:
@@ -115,30 +113,30 @@ def _date(moment: datetime.datetime) -> str:
 
 
 def _certificate(path: Path) -> list[x509.Certificate]:
-    """Return the certificates of a file; the first is the one that counts, others are those that issued it."""
+    """Return the certificates of a file: the machine's own first, then those that issued it."""
     from cryptography import x509
 
     try:
         return x509.load_pem_x509_certificates(_content(path))
     except ValueError:
-        raise SecurityError(f"{path}: is no certificate in PEM form; copy the whole folder anew") from None
+        raise SecurityError(f"{path} is not a certificate in PEM format; copy the whole folder again") from None
 
 
 def _check_key(path: Path, certificate: x509.Certificate, of: Path) -> None:
-    """Raise SecurityError unless the file holds the private key of a certificate."""
+    """Raise SecurityError unless the file has the private key of a certificate."""
     from cryptography.hazmat.primitives import serialization
 
     try:
         key = serialization.load_pem_private_key(_content(path), password=None)
     except TypeError:
-        raise SecurityError(f"{path}: the key has a password, expected one without") from None
+        raise SecurityError(f"{path}: the key has a password, expected a key without password") from None
     except ValueError:
-        raise SecurityError(f"{path}: is no private key in PEM form; copy the whole folder anew") from None
+        raise SecurityError(f"{path} is not a private key in PEM format; copy the whole folder again") from None
     form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     if key.public_key().public_bytes(*form) != certificate.public_key().public_bytes(*form):
-        raise SecurityError(f"{path}: is not the key of {of.name}: files of two sets are mixed; copy the whole folder")
+        raise SecurityError(f"{path} is not the key of {of.name}: two sets are mixed; copy the whole folder")
     if os.name == "posix" and path.stat().st_mode & 0o077:
-        _LOG.warning("%s can be read by others of this machine, who could run programs on all of the cluster; "
+        _LOG.warning("%s can be read by other users of this machine, who could run programs on the whole cluster; "
                      "chmod 600 %s", path, path)  # fmt: skip
 
 
@@ -149,8 +147,8 @@ def _content(path: Path) -> bytes:
         raise SecurityError(f"{path}: {reason(error)}") from None
 
 
-def _issued(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
-    """Whether an authority issued a certificate."""
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Return whether an authority issued a certificate."""
     from cryptography.exceptions import InvalidSignature
 
     try:

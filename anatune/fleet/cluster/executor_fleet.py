@@ -1,4 +1,4 @@
-"""Builds through any `concurrent.futures.Executor`, measurements on this machine."""
+"""Building with any `concurrent.futures.Executor`, and measuring on this machine."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.fleet.cluster.builder import Builder
-from anatune.fleet.cluster.fleet import Done, Event, Kind, Seen, Snapshot
+from anatune.fleet.cluster.fleet import Event, Kind, SeenWorker, Snapshot, TaskEnd
 from anatune.fleet.cluster.measurer import ClusterMeasurer
 from anatune.fleet.cluster.messages import (
     BuildRequest,
-    Built,
+    BuildResult,
     WorkerDescription,
     code_digest,
     decode,
@@ -23,54 +23,54 @@ from anatune.fleet.cluster.messages import (
     line_of,
 )
 from anatune.fleet.cluster.station import Device, Station
-from anatune.fleet.cluster.tasks import Desk
+from anatune.fleet.cluster.tasks import RequestHandler
 from anatune.measure.place import WorkerState
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.records.environment import environment
 
-_BUILDS, _HERE = "executor", ""
-"""The two workers: who builds, and this machine, which records name by an empty text."""
+_BUILDS, _THIS_MACHINE = "executor", ""
+"""The names of the two workers: the executor, and this machine, which is an empty text in records."""
 
 _UNKNOWN_WORKERS = 4
-"""How many builds an executor is given at once that does not say how many it takes."""
+"""The number of simultaneous builds of an executor that does not state its number of workers."""
 
-_own = threading.local()
+_thread_data = threading.local()
 
 
 def build_anywhere(request: bytes, cores: Sequence[int] = ()) -> bytes:
-    """Build what a `BuildRequest` asks for, in a process that ends with the thread that calls; returns a `Built`.
+    """Build an encoded `BuildRequest` and return an encoded `Built`; an executor runs this.
 
-    What an executor runs, wherever it does.
+    The build process ends with the calling thread.
     """
-    builders = _own.__dict__.setdefault("builders", {})
+    builders = _thread_data.__dict__.setdefault("builders", {})
     key = tuple(cores)
     if key not in builders:
         builders[key] = Builder(cores=key)
-    built: Built = builders[key].build(decode(request, BuildRequest))
+    built: BuildResult = builders[key].build(decode(request, BuildRequest))
     return encode(built)
 
 
 class ExecutorFleet:
-    """A `Fleet` of two: an executor that builds, and this machine's device.
+    """The `Fleet` of an executor that builds and of this machine's device.
 
-    Executors of threads and processes of this machine build on the cores that no kernel is timed on, if there are any;
-    others build wherever they are.
+    Thread and process pools of this machine build on the cores on which no kernel is timed, if there are any. Other
+    executors build wherever they run.
 
     Parameters
     ----------
     executor : Executor
-        Not shut down here.
+        The executor; it is not shut down here.
     device : Device
-        Of this machine.
+        The device of this machine.
     threads : int
-        That kernels run with.
+        The threads of kernels.
     """
 
     def __init__(self, executor: Executor, device: Device, threads: int) -> None:
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._executor = executor
-        self._station = Station(_HERE, device, 0, compared=False)
-        self._desk = Desk(self._station)
+        self._station = Station(_THIS_MACHINE, device, 0, compared=False)
+        self._desk = RequestHandler(self._station)
         self._measuring = ThreadPoolExecutor(1, thread_name_prefix="executor-fleet")
         self._futures: dict[int, Future[bytes]] = {}
         is_local = isinstance(executor, ThreadPoolExecutor | ProcessPoolExecutor)
@@ -80,47 +80,52 @@ class ExecutorFleet:
         self._closed = False
 
     def look(self) -> Snapshot:
-        """Return both."""
+        """Return the executor and this machine."""
         builds = WorkerDescription(_BUILDS, code_digest(), environment(), self._count)
-        return Snapshot({_BUILDS: Seen(builds), _HERE: Seen(self._station.description, 0.0, self._station.standing())})
+        return Snapshot(
+            {
+                _BUILDS: SeenWorker(builds),
+                _THIS_MACHINE: SeenWorker(self._station.description, 0.0, self._station.standing()),
+            }
+        )
 
     def watch(self) -> None:
-        """Do nothing: neither of the two comes or goes."""
+        """Do nothing, because the two workers never change."""
 
     def submit(self, kind: Kind, worker: str, number: int, request: bytes, *needs: int) -> None:
-        """Have the executor build; get ready and measure here."""
+        """Submit a build to the executor, and anything else to this machine."""
 
-        def here() -> bytes:
+        def measure_here() -> bytes:
             return self._desk.answer(kind, request, *(self._futures[need].result() for need in needs))
 
         try:
             if kind == "build":
                 future = self._executor.submit(build_anywhere, request, self._cores)
             else:
-                future = self._measuring.submit(here)
+                future = self._measuring.submit(measure_here)
         except RuntimeError as error:  # the executor was shut down, or its processes died
-            self.events.put(Done(number, error=line_of(error)))
+            self.events.put(TaskEnd(number, error=line_of(error)))
             return
         self._futures[number] = future
-        future.add_done_callback(lambda done: self._ended(kind, number, done))
+        future.add_done_callback(lambda done: self._report_end(kind, number, done))
 
-    def _ended(self, kind: Kind, number: int, future: Future[bytes]) -> None:
+    def _report_end(self, kind: Kind, number: int, future: Future[bytes]) -> None:
         if future.cancelled() or self._closed:
             return
         error = future.exception()
         if error is not None:
-            self.events.put(Done(number, error=line_of(error)))
+            self.events.put(TaskEnd(number, error=line_of(error)))
         else:
-            self.events.put(Done(number, None if kind == "build" else future.result()))
+            self.events.put(TaskEnd(number, None if kind == "build" else future.result()))
 
     def drop(self, number: int) -> None:
-        """Take back what was submitted."""
+        """Cancel a task."""
         future = self._futures.pop(number, None)
         if future is not None:
             future.cancel()
 
     def close(self) -> None:
-        """Take everything back; end the processes here."""
+        """Cancel all tasks and end the processes on this machine."""
         self._closed = True
         for number in [*self._futures]:
             self.drop(number)
@@ -129,15 +134,16 @@ class ExecutorFleet:
 
 
 class ExecutorMeasurer(ClusterMeasurer):
-    """A `ClusterMeasurer` whose only device is this machine's; what an executor builds is measured on it.
+    """The `ClusterMeasurer` that measures on this machine's device what an executor builds.
 
     Parameters
     ----------
     executor : Executor
+        The executor that builds.
     where : mapping
-        GPUs: "device", "backend".
+        The options "device" and "backend" of GPUs.
     workload, hardware, threads, more
-        As for `ClusterMeasurer`.
+        The same as in `ClusterMeasurer`.
     """
 
     def __init__(
@@ -156,5 +162,5 @@ class ExecutorMeasurer(ClusterMeasurer):
         super().__init__(workload, hardware, connect=connect, threads=threads, **more)
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """Return nothing: this machine measures."""
+        """Return no states, because this machine measures."""
         return ()

@@ -1,4 +1,4 @@
-"""What a session needs of the machinery between it and its workers: `dask_fleet`, `executor_fleet`."""
+"""The interface between a session and its workers; `dask_fleet` and `executor_fleet` implement it."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ import queue
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
 
-from anatune.fleet.cluster.messages import Standing, WorkerDescription
+from anatune.fleet.cluster.messages import WorkerDescription, WorkerStanding
 
 Kind = Literal["build", "lease", "measure"]
-"""What workers are asked for: to build a kernel, to get ready for a session, to measure what was built."""
+"""The kinds of tasks: build a kernel, prepare a session on a worker (a lease), measure a kernel."""
 
 
-class Seen(NamedTuple):
-    """A worker that is there.
+class SeenWorker(NamedTuple):
+    """A connected worker.
 
     Attributes
     ----------
     description : WorkerDescription or None
-        None: what it says of itself cannot be read.
+        The description, None if it cannot be read.
     silent_s : float
-        Since its last sign of life.
+        The seconds since its last message.
     standing : Standing
-        What it was at then.
+        Its work at that time.
     """
 
     description: WorkerDescription | None
     silent_s: float = 0.0
-    standing: Standing = Standing()
+    standing: WorkerStanding = WorkerStanding()
 
 
 class Snapshot(NamedTuple):
-    """All workers that are there, by address."""
+    """All connected workers by address."""
 
-    workers: Mapping[str, Seen]
+    workers: Mapping[str, SeenWorker]
 
 
-class Done(NamedTuple):
-    """Something that was submitted ended.
+class TaskEnd(NamedTuple):
+    """The end of a task.
 
     Attributes
     ----------
     number : int
-        Which.
+        The number of the task.
     content : bytes or None
-        The answer; None of builds, which stay where they are.
+        The answer; None for a build, whose result stays on its worker.
     error : str
-        Why there is no answer: it failed on the way, not by its own doing.
+        The reason why there is no answer, such as a lost connection; not an error of the task itself.
     """
 
     number: int
@@ -54,46 +54,46 @@ class Done(NamedTuple):
     error: str = ""
 
 
-class Lost(NamedTuple):
-    """The machinery itself is gone."""
+class FleetLoss(NamedTuple):
+    """The loss of the connection to all workers."""
 
     why: str
 
 
-Event = Snapshot | Done | Lost
+Event = Snapshot | TaskEnd | FleetLoss
 
 
 class Fleet(Protocol):
-    """Submits to workers by address and tells what ended. What is submitted has a number, never used twice."""
+    """An interface that submits tasks to workers by address and reports their ends; each task has a unique number."""
 
     events: queue.SimpleQueue[Event]
 
     def look(self) -> Snapshot:
-        """Return who is there now; waits for it.
+        """Wait for a snapshot of the connected workers and return it.
 
         Raises
         ------
         DeviceError
-            Nobody answers.
+            The scheduler does not answer.
         """
         ...
 
     def watch(self) -> None:
-        """Put a snapshot into `events` now and then."""
+        """Put a snapshot into `events` at regular intervals."""
         ...
 
     def submit(self, kind: Kind, worker: str, number: int, request: bytes, *needs: int) -> None:
-        """Have a worker answer a request (`tasks.Desk`) with the answers to the numbers that it needs.
+        """Submit a request (`tasks.Desk`) to a worker, with the results of the tasks `needs` as arguments.
 
-        A lease needs the build of the reference kernel; what is measured, the worker's lease and the builds. An answer
-        stays with its worker until it is dropped.
+        A lease needs the build of the reference kernel. A measurement needs the worker's lease and the builds. A result
+        stays on its worker until it is dropped.
         """
         ...
 
     def drop(self, number: int) -> None:
-        """Take back what was submitted, and let go what it left; it need not be known."""
+        """Cancel a task or release its result; unknown numbers are ignored."""
         ...
 
     def close(self) -> None:
-        """Take everything back."""
+        """Cancel all tasks and release all results."""
         ...

@@ -1,4 +1,4 @@
-"""A session's measurer on a cluster: who builds and measures what, and what becomes of failures and silence."""
+"""A session's measurer on a cluster: it assigns builds and measurements to workers and handles their failures."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
-from anatune.fleet.cluster.fleet import Done, Event, Fleet, Kind, Lost, Snapshot
-from anatune.fleet.cluster.messages import Answer, SessionSetting, checked_measurement, decode
-from anatune.fleet.cluster.requests import Comparison, Job, Pace, Requests, Task
-from anatune.fleet.cluster.roster import Member, Roster
+from anatune.fleet.cluster.fleet import Event, Fleet, FleetLoss, Kind, Snapshot, TaskEnd
+from anatune.fleet.cluster.messages import SessionSetting, WorkerAnswer, checked_measurement, decode
+from anatune.fleet.cluster.requests import ClusterJob, ClusterTask, Comparison, Pace, Requests
+from anatune.fleet.cluster.roster import ClusterWorker, Roster
 from anatune.measure.place import Ask, WorkerState, checked_of
 from anatune.measure.run.build_processes import KeptBuilds, Limits
 
@@ -28,49 +28,50 @@ if TYPE_CHECKING:
     from typing import Self
 
 _WAIT_S = 60.0
-"""How long a session without workers waits for one."""
+"""The seconds that a session without workers waits for one."""
 _MOST_LOST = 2
-"""A trial with which so many workers were lost is not tried again."""
+"""The number of lost workers after which a trial is not repeated."""
 _REPEATED = (
     *(Outcome.BUILD_ERROR, Outcome.BUILD_TIMEOUT),
     *(Outcome.RUN_ERROR, Outcome.RUN_TIMEOUT, Outcome.WRONG_RESULT, Outcome.LOST_DEVICE),
 )
-"""Failures that may be the worker's: repeated once on another."""
+"""The failures that a worker may have caused: they are repeated once on another worker."""
 
 
 class ClusterMeasurer:
-    """Builds, checks and times schedules of one workload on the workers of a cluster; a `MeasurerLike`.
+    """The `MeasurerLike` that builds, checks and times schedules of one workload on the workers of a cluster.
 
-    Workers may come and go. Each measures beside its own reference kernel. Who is not what the session needs is
-    refused; who does not answer in time, or whose failures others refute, is asked for nothing more. A failure that may
-    be the worker's is repeated on another one.
+    Workers may come and go. Each worker measures next to its own reference kernel. A worker that does not fit the
+    session is refused. A worker that does not answer in time, or whose failures other workers refute, gets no more
+    work. A failure that the worker may have caused is repeated on another worker.
 
-    Not safe to share between threads.
+    The object cannot be shared between threads.
 
     Parameters
     ----------
     workload, hardware, threads, limits, seed
-        As a local measurer takes them.
+        The same as for a local measurer.
     connect : callable
-        Name of the session -> `Fleet`.
+        A function from the name of the session to its `Fleet`.
     wait_s : float
-        How long a session without workers waits for one.
+        The seconds that a session without workers waits for one.
     clock : callable
-        Seconds.
+        A function that returns the time in seconds.
     conditions : str or int
-        "cold", "template", "l2", "least_samples" of the measurer; "device" and "backend" are the workers' own.
+        "cold", "template", "l2" and "least_samples" of the measurer; "device" and "backend" are ignored, because the
+        workers decide them.
 
     Attributes
     ----------
     incumbent : float or None
-        As a local measurer's.
+        The best relative time, as in a local measurer.
     session : str
-        Its name with workers.
+        The name of the session on workers.
 
     Raises
     ------
     DeviceError
-        The scheduler is gone; no worker can be used, and none comes.
+        The scheduler is gone, or no usable worker comes in time.
     """
 
     def __init__(
@@ -91,16 +92,16 @@ class ClusterMeasurer:
         self.incumbent: float | None = None
         self.session = uuid.uuid4().hex
         others = ("device", "backend", "least_samples")
-        told = {name: str(value) for name, value in conditions.items() if name not in others}
+        shared = {name: str(value) for name, value in conditions.items() if name not in others}
         samples = checked_integer("least_samples", conditions.get("least_samples", 1), 1)
-        self._setting = SessionSetting(self.session, workload, hardware, threads, self.limits, seed, told, samples)
+        self._setting = SessionSetting(self.session, workload, hardware, threads, self.limits, seed, shared, samples)
         self._connect, self._wait_s, self._clock = connect, wait_s, clock
         self._roster = Roster(hardware, threads)
         self._open: Requests | None = None
-        self._waiting: dict[Kind, deque[Job]] = {"build": deque(), "measure": deque()}
-        self._answers: deque[tuple[Job, Measurement]] = deque()
-        self._jobs: set[Job] = set()
-        self._kept: KeptBuilds[Job] = KeptBuilds(self._drop_build)
+        self._waiting: dict[Kind, deque[ClusterJob]] = {"build": deque(), "measure": deque()}
+        self._answers: deque[tuple[ClusterJob, Measurement]] = deque()
+        self._jobs: set[ClusterJob] = set()
+        self._kept: KeptBuilds[ClusterJob] = KeptBuilds(self._drop_build)
         self._pace = Pace()
         self._comparison: Comparison | None = None
 
@@ -118,26 +119,26 @@ class ClusterMeasurer:
         self.close()
 
     def close(self) -> None:
-        """Take back what workers were asked for; may be called twice."""
+        """Cancel all tasks of workers; a second call does nothing."""
         if self._open is not None:
             self._open.fleet.close()
             self._open = None
 
     def workers(self) -> tuple[WorkerState, ...]:
-        """Return all workers that were there, and why some are not asked."""
+        """Return the states of all workers that the session has seen."""
         return self._roster.states()
 
-    # -- what a session calls ---------------------------------------------------------------------------------------
+    # -- methods that a session calls -------------------------------------------------------------------------------
 
     def serve(self, ask: Ask) -> Iterator[tuple[Schedule, Measurement]]:
-        """Measure what `ask` returns, in any order; see `MeasurerLike`.
+        """Measure the schedules that `ask` returns, in any order; see `MeasurerLike`.
 
         Raises
         ------
         DeviceError
-            The scheduler is gone, or all workers are and none comes back.
+            The scheduler is gone, or all workers are gone and none comes back.
         SpaceError
-            A schedule of another workload.
+            A schedule belongs to another workload.
         """
         may_ask = True
         try:
@@ -146,12 +147,12 @@ class ClusterMeasurer:
                     job, measurement = self._answers.popleft()
                     yield job.schedule, measurement
                     may_ask = True
-                while may_ask and len(self._jobs) < self._pace.room(self._roster.ready()):
+                while may_ask and len(self._jobs) < self._pace.capacity(self._roster.ready()):
                     schedule = ask()
                     if schedule is None:
                         may_ask = False
                     else:
-                        self._add(Job(checked_of(self.workload, schedule)))
+                        self._add(ClusterJob(checked_of(self.workload, schedule)))
                 if not self._jobs and not may_ask:
                     return
                 self._assign()
@@ -165,10 +166,10 @@ class ClusterMeasurer:
         Raises
         ------
         DeviceError, SpaceError
-            As `serve`.
+            The errors of `serve`.
         """
         self._abandon()
-        jobs = [Job(checked_of(self.workload, schedule), compared=True) for schedule in schedules]
+        jobs = [ClusterJob(checked_of(self.workload, schedule), compared=True) for schedule in schedules]
         self._comparison = comparison = Comparison(jobs, budget_s)
         try:
             for job in jobs:
@@ -194,12 +195,12 @@ class ClusterMeasurer:
             raise RunError("the measurer is not open; use it in a with statement")
         return self._open
 
-    def _add(self, job: Job) -> None:
+    def _add(self, job: ClusterJob) -> None:
         self._jobs.add(job)
         self._waiting["build"].append(job)
 
-    def _finish(self, job: Job, measurement: Measurement, member: Member | None) -> None:
-        """Answer for a job, and keep what was built of the best."""
+    def _finish(self, job: ClusterJob, measurement: Measurement, member: ClusterWorker | None) -> None:
+        """Report the measurement of a job, and keep the builds of the best ones."""
         self._jobs.discard(job)
         if member is not None:
             measurement = msgspec.structs.replace(measurement, worker=member.name)
@@ -213,16 +214,16 @@ class ClusterMeasurer:
         self._answers.append((job, measurement))
         self._kept.settle(job.schedule.key, job, None if job.built is None else relative)
 
-    def _drop_build(self, job: Job) -> None:
+    def _drop_build(self, job: ClusterJob) -> None:
         if job.built is not None:
             self._requests.fleet.drop(job.built)
         job.built, job.builder = None, ""
 
     def _abandon(self) -> None:
-        """Take back whatever is on its way; leases and the reference kernel stay."""
+        """Cancel all jobs; leases and the reference kernel stay."""
         if self._open is None:
             return
-        for task in self._open.of_jobs():
+        for task in self._open.tasks_of_jobs():
             self._open.forget(task)
         kept = {job.built for job in self._kept.jobs()}
         for job in self._jobs:
@@ -233,10 +234,10 @@ class ClusterMeasurer:
             waiting.clear()
         self._answers.clear()
 
-    # -- who does what ----------------------------------------------------------------------------------------------
+    # -- assignment of tasks ----------------------------------------------------------------------------------------
 
     def _assign(self) -> None:
-        """Give free workers something to do."""
+        """Assign tasks to free workers."""
         ready = self._roster.ready()
         builders = [member for member in ready if member.builders]
         devices = [member for member in ready if member.measures]
@@ -257,19 +258,19 @@ class ClusterMeasurer:
         if leased:
             requests.compare(min(leased, key=lambda member: member.load("measure")), comparison)
 
-    def _hand_out(self, kind: Kind, members: Sequence[Member], able: Sequence[Member]) -> None:
-        """Give what waits to members that have room; `able` are all that may be among them soon."""
+    def _hand_out(self, kind: Kind, members: Sequence[ClusterWorker], able: Sequence[ClusterWorker]) -> None:
+        """Assign waiting jobs to workers with capacity; `able` are all workers that may become free."""
         waiting = self._waiting[kind]
         for _ in range(len(waiting)):
             job = waiting.popleft()
             failed = job.failed.get(kind)
-            # A bad line is no reason to give up a trial: where all were lost with it before, any will do.
+            # The network may be the cause of losses: if every worker was lost with this job before, take any.
             fresh = [member for member in members if member.name not in job.lost] or members
-            free = [member for member in fresh if member.has_room(kind) and (not failed or member is not failed[0])]
+            free = [member for member in fresh if member.has_capacity(kind) and (not failed or member is not failed[0])]
             if free and kind == "build":
                 self._requests.build(min(free, key=lambda member: member.load(kind)), job)
             elif free:
-                here = job.builder  # what was built there need not travel
+                here = job.builder  # a build need not be sent to its own worker
                 member = min(free, key=lambda member: (member.load(kind), member.address != here))
                 self._requests.measure(member, job, self.incumbent)
             elif failed and list(able) == [failed[0]]:  # the others have left
@@ -279,33 +280,33 @@ class ClusterMeasurer:
                 if not failed and len(fresh) == len(members):
                     break
 
-    # -- what comes back --------------------------------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------------------------
 
     def _take(self) -> None:
-        """Wait for what happens next, and deal with all that did."""
+        """Wait for the next event, and handle all pending ones."""
         events = self._requests.fleet.events
         try:
-            self._deal(events.get(timeout=1.0))
+            self._handle(events.get(timeout=1.0))
             while True:
-                self._deal(events.get_nowait())
+                self._handle(events.get_nowait())
         except queue.Empty:
             pass
         self._roster.check_alone(self._clock(), self._wait_s)
 
-    def _deal(self, event: Event) -> None:
-        if isinstance(event, Lost):
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, FleetLoss):
             raise DeviceError(event.why)
         if isinstance(event, Snapshot):
             self._note(event)
             self._check_overdue()
             return
-        task = self._requests.ended(event)
+        task = self._requests.finish(event)
         if task is None:
             return
         if event.error:
             self._suspect(task.member, event.error, task)
         elif task.kind != "build":
-            self._answered(event, task)
+            self._handle_answer(event, task)
         elif task.job is None:
             self._requests.reference = event.number, task.member
         else:
@@ -313,23 +314,23 @@ class ClusterMeasurer:
             if not task.job.compared:
                 self._waiting["measure"].append(task.job)
 
-    def _answered(self, event: Done, task: Task) -> None:
-        """Deal with what a worker answered to a lease, a run or a comparison."""
+    def _handle_answer(self, event: TaskEnd, task: ClusterTask) -> None:
+        """Handle a worker's answer to a lease, a run or a comparison."""
         member = task.member
         comparison = self._comparison if self._comparison is not None and self._comparison.task is task else None
         jobs = [task.job] if task.job is not None else comparison.jobs if comparison is not None else []
         try:
-            answer = decode(event.content, Answer)
+            answer = decode(event.content, WorkerAnswer)
             if answer.session != self.session or answer.number != (0 if task.kind == "lease" else event.number):
-                raise RunError("an answer to something else arrived")
+                raise RunError("it answered another request")
             if not answer.trouble and len(answer.measurements) != len(jobs):
-                raise RunError(f"{len(answer.measurements)} measurements arrived, expected {len(jobs)}")
+                raise RunError(f"it answered with {len(answer.measurements)} measurements, expected {len(jobs)}")
             measurements = [checked_measurement(measurement) for measurement in answer.measurements]
         except RunError as error:
             self._suspect(member, str(error), task)
             return
         if answer.trouble and answer.whose == "lease":
-            self._moved(task, blamed=False)
+            self._move(task, blamed=False)
         elif answer.trouble and answer.whose == "builder":
             self._blame_builder(answer.trouble, task, jobs[answer.part : answer.part + 1])
         elif answer.trouble:
@@ -341,8 +342,8 @@ class ClusterMeasurer:
         elif task.job is not None:
             self._judge(task.job, measurements[0], member, answer.failed_build)
 
-    def _judge(self, job: Job, measurement: Measurement, member: Member, failed_build: bool) -> None:
-        """Take an answer, or have a failure repeated elsewhere; who fails with what works elsewhere is noted."""
+    def _judge(self, job: ClusterJob, measurement: Measurement, member: ClusterWorker, failed_build: bool) -> None:
+        """Accept a measurement, or repeat a failure on another worker; count failures that others refute."""
         kind: Kind = "build" if failed_build else "measure"
         builder = self._roster.get(job.builder)
         doer = builder if failed_build else member
@@ -361,12 +362,12 @@ class ClusterMeasurer:
             if not failed_build and measurement.outcome not in _REPEATED and kind in job.failed:
                 refuted.append((job.failed[kind][0], member.name))
             self._finish(job, measurement, doer)
-        for failing, by in refuted:  # last: it may take back what others have
-            if self._roster.refuted(failing, by):
+        for failing, by in refuted:  # at the end, because it may cancel tasks of others
+            if self._roster.note_refutation(failing, by):
                 self._take_back(failing, lost=False)
 
-    def _blame_builder(self, trouble: str, task: Task, jobs: Sequence[Job]) -> None:
-        """Ask who could not make a build for nothing more, and have it made elsewhere."""
+    def _blame_builder(self, trouble: str, task: ClusterTask, jobs: Sequence[ClusterJob]) -> None:
+        """Quarantine the worker that made an unusable build, and repeat the build on another worker."""
         if task.kind == "lease":
             task.member.lease = builder = None
             reference = self._requests.reference
@@ -376,48 +377,48 @@ class ClusterMeasurer:
         else:
             builder = next((member for job in jobs if (member := self._roster.get(job.builder)) is not None), None)
             for job in jobs:
-                self._again(job)
+                self._build_again(job)
             if self._comparison is not None:
                 self._comparison.task = None
         if builder is not None:
             self._suspect(builder, trouble)
 
-    # -- who is there -----------------------------------------------------------------------------------------------
+    # -- workers ----------------------------------------------------------------------------------------------------
 
     def _note(self, snapshot: Snapshot) -> None:
         for member in self._roster.update(snapshot):
             self._take_back(member, lost=True)
 
-    def _suspect(self, member: Member, why: str, task: Task | None = None) -> None:
-        """Ask a worker for nothing more; what it has goes elsewhere, and so does the task that it gave up."""
+    def _suspect(self, member: ClusterWorker, why: str, task: ClusterTask | None = None) -> None:
+        """Quarantine a worker, and move its tasks, and the task that it gave up, to other workers."""
         if member.is_ready:
             self._roster.quarantine(member, why)
         if task is not None:
-            self._moved(task, blamed=True)
+            self._move(task, blamed=True)
         self._take_back(member, lost=True)
 
-    def _take_back(self, member: Member, *, lost: bool) -> None:
-        """Have others do what a worker was asked for; `lost`: with what it was at just now, it may be its end."""
+    def _take_back(self, member: ClusterWorker, *, lost: bool) -> None:
+        """Move a worker's tasks to others; `lost` says that the task it was running may be the cause of its loss."""
         requests, first = self._requests, next(iter(member.measuring), None)
-        for task in requests.of_member(member):
+        for task in requests.tasks_of_worker(member):
             requests.forget(task)
-            self._moved(task, blamed=lost and (task.number == first or task.kind == "build"))
+            self._move(task, blamed=lost and (task.number == first or task.kind == "build"))
         member.lease = None
         if requests.reference is not None and requests.reference[1] is member:
             requests.drop_reference()
         for job in [job for job in self._jobs if job.builder == member.address]:
-            for task in requests.of_job(job):
+            for task in requests.tasks_of_job(job):
                 requests.forget(task)
             if self._comparison is not None and self._comparison.task is not None:
                 requests.forget(self._comparison.task)
                 self._comparison.task = None
-            self._again(job)
+            self._build_again(job)
         for job in self._kept.jobs():
             if job.builder == member.address:
                 self._kept.lose(job.schedule.key)
 
-    def _moved(self, task: Task, *, blamed: bool) -> None:
-        """Have somebody else do a task that a worker did not."""
+    def _move(self, task: ClusterTask, *, blamed: bool) -> None:
+        """Assign a task that a worker did not finish to another worker."""
         if self._comparison is not None and self._comparison.task is task:
             self._comparison.task = None
         job = task.job
@@ -426,15 +427,15 @@ class ClusterMeasurer:
         if blamed:
             job.lost.append(task.member.name)
         if len(job.lost) >= _MOST_LOST and not job.compared:
-            message = f"{len(job.lost)} workers were lost with it: {', '.join(job.lost)}"
+            message = f"{len(job.lost)} workers were lost while they ran it: {', '.join(job.lost)}"
             self._finish(job, Measurement(Outcome.LOST_DEVICE, message), None)
         elif task.kind == "measure" and job.built is not None:
             self._waiting["measure"].append(job)
         else:
-            self._again(job)
+            self._build_again(job)
 
-    def _again(self, job: Job) -> None:
-        """Build a job once more."""
+    def _build_again(self, job: ClusterJob) -> None:
+        """Queue a job for another build."""
         self._drop_build(job)
         to_build, to_measure = self._waiting["build"], self._waiting["measure"]
         if job in to_measure:
@@ -443,6 +444,6 @@ class ClusterMeasurer:
             to_build.append(job)
 
     def _check_overdue(self) -> None:
-        """Do without workers that should have answered long ago."""
-        for member, limit_s in self._requests.overdue(self._roster.ready(), self._comparison):
+        """Quarantine workers that should have answered long ago."""
+        for member, limit_s in self._requests.find_overdue(self._roster.ready(), self._comparison):
             self._suspect(member, f"it did not answer within {limit_s:g} s")

@@ -1,4 +1,4 @@
-"""What travels between a session and its workers: structs as MessagePack, decoded strictly, checked before use."""
+"""Messages between a session and its workers: structs as MessagePack, decoded strictly and checked before use."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ _MOST_MESSAGE = 2000
 
 
 class WorkerDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A worker. Immutable; JSON both ways.
+    """The description of a worker; it is immutable and can be written to and read from JSON.
 
     Attributes
     ----------
     name : str
-        As measurements and records have it.
+        The name in measurements and records.
     code : str
-        Digest of anatune's own source there.
+        The digest of the worker's anatune sources.
     environment : Environment
-        Its processor, the cores that it may use, versions.
+        The worker's processor, the cores that it may use, and versions.
     builders : int
-        How many schedules it builds at once.
+        The number of schedules that it builds at once.
     device : CpuSpec or GpuSpec, optional
-        What it measures on, clocks among its numbers; None: it only builds.
+        The device that it measures on, with its clocks; None if it only builds.
     peak_flop_per_s : float, optional
-        What multiply-adds reached when it joined, at best: of one core of a CPU, of the whole of a GPU; None: it is
-        not compared.
+        The best rate of multiply-adds when it joined, of one core of a CPU or of a whole GPU; None if it is not
+        compared.
     """
 
     name: str
@@ -58,13 +58,13 @@ class WorkerDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
     @property
     def words(self) -> str:
-        """The device in words."""
+        """The model of the device, or "builds only"."""
         return "builds only" if self.device is None else self.device.model
 
 
 @functools.cache
 def code_digest() -> str:
-    """Return a digest of anatune's sources and tables, by name and contents: workers run what the session would."""
+    """Return a digest of anatune's sources and tables; session and workers have to have the same one."""
     root = Path(__file__).parents[2]
     total = hashlib.sha256()
     for path in sorted(path for path in root.rglob("*.*") if path.suffix in (".py", ".toml")):
@@ -74,15 +74,15 @@ def code_digest() -> str:
 
 
 class DamagedError(RunError):
-    """What was built cannot be used: whoever built it is to blame, of several kernels that of the one at `part`."""
+    """A built kernel cannot be used; `part` is its index among several, whose builder is responsible."""
 
     def __init__(self, message: str, part: int = 0) -> None:
         super().__init__(message)
         self.part = part
 
 
-class _Kind(NamedTuple):
-    """How artifacts of a kind of device are packed: their class, the field that names their file, its suffix."""
+class _ArtifactKind(NamedTuple):
+    """The artifact of a kind of device: its class, the field with the path of its file, and the file's suffix."""
 
     artifact: str
     file: str
@@ -90,22 +90,22 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
-    "cpu": _Kind("anatune.codegen.cpu.artifact:CpuArtifact", "library", ".so"),
-    "gpu": _Kind("anatune.codegen.cuda.artifact:GpuArtifact", "image", ".cubin"),
+    "cpu": _ArtifactKind("anatune.codegen.cpu.artifact:CpuArtifact", "library", ".so"),
+    "gpu": _ArtifactKind("anatune.codegen.cuda.artifact:GpuArtifact", "image", ".cubin"),
 }
 
 
 class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A built kernel. Immutable.
+    """A built kernel as a message; it is immutable.
 
     Attributes
     ----------
     kind : {"cpu", "gpu"}
-        Of the device that it is for.
+        The kind of device.
     artifact : bytes
-        JSON of the `CpuArtifact` or `GpuArtifact`, its file named by its digest.
+        The `CpuArtifact` or `GpuArtifact` as JSON, with the digest in the place of the file's path.
     sha256 : str
-        Of `content`, hexadecimal.
+        The digest of `content`, hexadecimal.
     content : bytes
         The shared library or the cubin.
     """
@@ -117,16 +117,16 @@ class Packed(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SessionSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What all kernels of a session share.
+    """The setting that all kernels of a session share.
 
     Attributes
     ----------
     session : str
-        Its name: 32 hexadecimal digits.
+        The name of the session: 32 hexadecimal digits.
     workload, hardware, threads, limits, seed, least_samples
-        As a measurer takes them.
+        The same as for a local measurer.
     conditions : dict of str to str
-        What times depend on beside that: "cold"; "template" and "l2".
+        Other conditions that times depend on: "cold", "template" and "l2".
     """
 
     session: str
@@ -140,7 +140,7 @@ class SessionSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BuildRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A schedule to build; None: the kernel that is timed beside all others."""
+    """The request to build a schedule, or the reference kernel if `schedule` is None."""
 
     session: str
     number: int
@@ -150,19 +150,19 @@ class BuildRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: Schedule | None = None
 
 
-class Built(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What became of a build: one of the three.
+class BuildResult(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The result of a build: one of kernel, failure or trouble.
 
     Attributes
     ----------
     packed : Packed, optional
-        The kernel.
+        The built kernel.
     failure : Measurement, optional
-        The schedule's own fault.
+        The failure that the schedule caused.
     trouble : str
-        The worker's: it cannot build.
+        The error that the worker caused, "" if none.
     build_s : float
-        Wall time.
+        The wall time of the build.
     """
 
     packed: Packed | None = None
@@ -172,16 +172,16 @@ class Built(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class MeasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Built schedules to check and time.
+    """The request to check and time built schedules.
 
     Attributes
     ----------
     schedules : tuple of Schedule
-        One, or those that take turns.
+        One schedule, or several that are timed in turn.
     incumbent : float or None
-        As `Measurer` has it.
+        The best relative time, see `Measurer`.
     budget_s : float or None
-        How long they take turns; None: there is one, timed by itself.
+        The seconds for timing in turn; None for a single schedule.
     """
 
     session: str
@@ -191,23 +191,23 @@ class MeasureRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     budget_s: float | None = None
 
 
-class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a worker answers to a lease (number 0) or a `MeasureRequest`.
+class WorkerAnswer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A worker's answer to a lease (number 0) or a `MeasureRequest`.
 
     Attributes
     ----------
     session, number
-        Of the request.
+        The session and number of the request.
     measurements : tuple of Measurement
-        One for each schedule; none if there was trouble.
+        One measurement for each schedule; empty if there was trouble.
     failed_build : bool
-        The measurement is that of the build: nothing ran here.
+        Whether the measurement is the failure of a build, so that nothing ran.
     trouble : str
-        Why this worker cannot measure, in one line.
+        The reason in one line why the worker could not measure, "" if none.
     whose : {"worker", "builder", "lease"}
-        Whose trouble: its own, of who built, of the lease, which is answered by itself.
+        The cause of the trouble: this worker, the worker that built, or the lease, which has its own answer.
     part : int
-        Of which schedule, if of who built.
+        The index of the schedule whose build is the cause.
     """
 
     session: str
@@ -220,7 +220,7 @@ class Answer(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A request that a worker is at: which one, what it does ("build", "wait", "set up", "run"), for how long, s."""
+    """A request that a worker processes: its stage ("build", "wait", "set up", "run"), and for how many seconds."""
 
     session: str
     number: int
@@ -228,19 +228,19 @@ class Running(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     seconds: float
 
 
-class Standing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a worker tells with each sign of life.
+class WorkerStanding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The state that a worker reports at regular intervals.
 
     Attributes
     ----------
     running : tuple of Running
-        What it is at.
+        The requests that it is processing.
     sessions : int
-        For which it is set up.
+        The number of sessions for which it is set up.
     built, measured : int
-        Since it started.
+        The number of builds and measurements since it started.
     peak_flop_per_s : float, optional
-        The best that multiply-adds have reached since, as `WorkerDescription` has what they reached first.
+        The best rate of multiply-adds since it started; `WorkerDescription` has the first one.
     """
 
     running: tuple[Running, ...] = ()
@@ -254,54 +254,54 @@ _Message = TypeVar("_Message", bound=msgspec.Struct)
 
 
 def encode(message: msgspec.Struct) -> bytes:
-    """Return a message as bytes."""
+    """Encode a message as bytes."""
     return msgspec.msgpack.encode(message)
 
 
 def decode(content: object, kind: type[_Message]) -> _Message:
-    """Return the message of a kind.
+    """Decode a message of this class.
 
     Raises
     ------
     RunError
-        It is none.
+        The content is not such a message.
     """
     if not isinstance(content, bytes):
-        raise RunError(f"{type(content).__name__} arrived, expected {kind.__name__}")
+        raise RunError(f"the message is {type(content).__name__}, expected {kind.__name__} as bytes")
     try:
         return from_message(content, kind)
     except (msgspec.DecodeError, RecursionError, AnatuneError) as error:
-        raise RunError(f"what arrived is no {kind.__name__}: {error}") from None
+        raise RunError(f"the message is not a valid {kind.__name__}: {error}") from None
 
 
 def checked_measurement(measurement: Measurement) -> Measurement:
-    """Return a measurement that arrived, its message cut to one line of bounded length.
+    """Check a received measurement, and return it with its message cut to one line of bounded length.
 
     Raises
     ------
     RunError
-        A time is no finite number of seconds, an energy none of joules, or samples are missing.
+        A time or energy is not a valid number, or samples are missing.
     """
     times, references = measurement.times_s, measurement.reference_times_s
     if len(times) != len(references) or len(times) > _MOST_SAMPLES:
-        raise RunError(f"a measurement has {len(times)} samples and {len(references)} of the reference kernel")
+        raise RunError(f"a measurement has {len(times)} samples, but {len(references)} of the reference kernel")
     if not all(math.isfinite(sample) and sample > 0 for sample in (*times, *references)):
-        raise RunError("a measurement has a sample that is no positive number of seconds")
+        raise RunError("a measurement has a sample that is not a positive number of seconds")
     if not all(math.isfinite(seconds) and seconds >= 0 for seconds in (measurement.build_s, measurement.run_s)):
-        raise RunError("a measurement has a wall time that is no number of seconds")
+        raise RunError("a measurement has a wall time that is not a number of seconds")
     energy_j = measurement.energy_j
     if energy_j is not None and not (math.isfinite(energy_j) and energy_j > 0):
-        raise RunError("a measurement has an energy that is no positive number of joules")
+        raise RunError("a measurement has an energy that is not a positive number of joules")
     if measurement.outcome is Outcome.OK and not times:
-        raise RunError("a measurement is ok and has no samples")
+        raise RunError("a measurement is ok, but has no samples")
     if measurement.outcome is not Outcome.OK and times:
-        raise RunError(f"a measurement is {measurement.outcome.value} and has samples")
+        raise RunError(f"a measurement is {measurement.outcome.value}, but has samples")
     message = " ".join(measurement.message.split())[:_MOST_MESSAGE]
     return msgspec.structs.replace(measurement, message=message)
 
 
 def pack(artifact: object, kind: Literal["cpu", "gpu"]) -> Packed:
-    """Return an artifact with the bytes of its file.
+    """Pack an artifact together with the bytes of its file.
 
     Raises
     ------
@@ -309,14 +309,14 @@ def pack(artifact: object, kind: Literal["cpu", "gpu"]) -> Packed:
         The file cannot be read.
     """
     assert isinstance(artifact, msgspec.Struct)
-    how = _KINDS[kind]
-    path = getattr(artifact, how.file)
+    form = _KINDS[kind]
+    path = getattr(artifact, form.file)
     try:
         content = read_file(path)
     except OSError as error:
         raise RunError(f"{path}: {reason(error)}") from None
     digest = hashlib.sha256(content).hexdigest()
-    named = msgspec.structs.replace(artifact, **{how.file: digest})
+    named = msgspec.structs.replace(artifact, **{form.file: digest})
     return Packed(kind, msgspec.json.encode(named), digest, content)
 
 
@@ -326,34 +326,32 @@ def unpack(packed: Packed, folder: Path, schedule_key: str) -> object:
     Parameters
     ----------
     schedule_key : str
-        Of the schedule that it has to be built from; "" for the reference kernel.
+        The key of the expected schedule; "" for the reference kernel.
 
     Raises
     ------
     DamagedError
-        It is not what was packed, or of another schedule.
+        The content is damaged, or belongs to another schedule.
     RunError
-        It cannot be written.
+        The file cannot be written.
     """
-    how = _KINDS[packed.kind]
+    form = _KINDS[packed.kind]
     if len(packed.content) > MOST_BYTES or hashlib.sha256(packed.content).hexdigest() != packed.sha256:
-        raise DamagedError("a built kernel arrived damaged: its contents are not what was built")
+        raise DamagedError("a built kernel is damaged: its content does not have the digest of the build")
     try:
-        artifact: CpuArtifact | GpuArtifact = from_json(packed.artifact, resolve(how.artifact))
+        artifact: CpuArtifact | GpuArtifact = from_json(packed.artifact, resolve(form.artifact))
     except (msgspec.DecodeError, RecursionError) as error:
-        raise DamagedError(f"a built kernel arrived damaged: {error}") from None
-    if artifact.schedule_key != schedule_key or getattr(artifact, how.file) != packed.sha256:
-        raise DamagedError(
-            f"a built kernel of the schedule {artifact.schedule_key!r} arrived, expected {schedule_key!r}"
-        )
-    path = folder / f"{packed.sha256[:32]}{how.suffix}"
+        raise DamagedError(f"a built kernel is damaged: {error}") from None
+    if artifact.schedule_key != schedule_key or getattr(artifact, form.file) != packed.sha256:
+        raise DamagedError(f"a built kernel is of schedule {artifact.schedule_key!r}, expected {schedule_key!r}")
+    path = folder / f"{packed.sha256[:32]}{form.suffix}"
     try:
         path.write_bytes(packed.content)
     except OSError as error:
         raise RunError(f"{path}: {reason(error)}; free some space on the worker") from None
-    return msgspec.structs.replace(artifact, **{how.file: str(path)})
+    return msgspec.structs.replace(artifact, **{form.file: str(path)})
 
 
 def line_of(error: BaseException | None) -> str:
-    """Return what an error says, in one line; its class if it says nothing."""
+    """Return the message of an error in one line, or its class if it has no message."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,7 +1,7 @@
-"""What a session on a cluster has on its way, and who was asked for what under which number, since when.
+"""The open requests of a session on a cluster: task, worker, number and time of each.
 
-Each thing that is asked for has a number, never used twice; an answer under a number that nobody waits for any more is
-late, or the second one, and is dropped. So no trial is lost, and none is counted twice.
+Each request has a unique number. An answer whose number is not open any more is late or a duplicate, and is dropped. So
+no trial is lost, and none is counted twice.
 """
 
 from __future__ import annotations
@@ -14,139 +14,141 @@ import msgspec
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement
-from anatune.fleet.cluster.fleet import Done, Fleet, Kind
+from anatune.fleet.cluster.fleet import Fleet, Kind, TaskEnd
 from anatune.fleet.cluster.messages import BuildRequest, MeasureRequest, Running, SessionSetting, encode
-from anatune.fleet.cluster.roster import QUEUED, Member
+from anatune.fleet.cluster.roster import QUEUED, ClusterWorker
 from anatune.measure.run.build_processes import Limits
 
 _SLACK_S = 10.0
-"""Beside the limits of a request: what travels, processes that start anew."""
+"""The seconds in addition to the limits of a request, for transport and restarts of processes."""
 _OTHERS_S = 600.0
-"""What another session has done on a worker for so long is taken for dead."""
-_MEMORY = 0.1
-"""Weight of the latest trial in the usual times of building and running."""
+"""The seconds after which a task of another session on a worker counts as dead."""
+_LATEST_WEIGHT = 0.1
+"""The weight of the latest trial in the average times of building and running."""
 _WAITS = "wait"
-"""Stage of a request that waits for its turn (`station`)."""
+"""The stage of a request that waits for its turn (`station`)."""
 
 
-class Job:
-    """A schedule on its way.
+class ClusterJob:
+    """A schedule that is being built or measured.
 
     Attributes
     ----------
     built, builder
-        Number of its build, once that is done, and the address of who has it.
+        The number of its finished build, and the address of the worker that has it.
     failed : dict of str to (Member, Measurement)
-        Who failed to build or to measure it, and how: that is repeated elsewhere.
+        The worker that failed to build or to measure it, and the failure, which is repeated on another worker.
     lost : list of str
-        Workers that were lost with it.
+        The workers that were lost while they ran it.
     compared : bool
-        It is only built, for a comparison.
+        Whether it is only built for a comparison.
     """
 
     def __init__(self, schedule: Schedule, compared: bool = False) -> None:
         self.schedule, self.compared = schedule, compared
         self.built: int | None = None
         self.builder = ""
-        self.failed: dict[Kind, tuple[Member, Measurement]] = {}
+        self.failed: dict[Kind, tuple[ClusterWorker, Measurement]] = {}
         self.lost: list[str] = []
 
 
-class Task(msgspec.Struct, eq=False):
-    """Something that a worker was asked for.
+class ClusterTask(msgspec.Struct, eq=False):
+    """A task that a worker was asked to do.
 
     Attributes
     ----------
     number : int
+        The unique number.
     kind : {"build", "lease", "measure"}
+        The kind of task.
     member : Member
-        Who was asked.
+        The worker.
     job : Job or None
-        Of a build, or a measurement; None: the reference kernel is built, a comparison measured.
+        The job of a build or measurement; None for the reference kernel, a lease or a comparison.
     since : float
-        The second since when it is its turn.
+        The time in seconds at which the task's turn began.
     needs : tuple of int
-        The numbers whose answers it needs.
+        The numbers of the tasks whose results it needs.
     """
 
     number: int
     kind: Kind
-    member: Member
-    job: Job | None
+    member: ClusterWorker
+    job: ClusterJob | None
     since: float
     needs: tuple[int, ...] = ()
 
 
 class Comparison:
-    """The contenders of the end, the task that a worker has to compare them, and what it answered."""
+    """The final comparison of the best schedules: their jobs, the worker's task, and its measurements."""
 
-    def __init__(self, jobs: Sequence[Job], budget_s: float) -> None:
+    def __init__(self, jobs: Sequence[ClusterJob], budget_s: float) -> None:
         self.jobs, self.budget_s = jobs, budget_s
-        self.task: Task | None = None
+        self.task: ClusterTask | None = None
         self.measurements: list[Measurement] | None = None
 
 
 class Requests:
-    """Asks workers through a fleet, and knows what is not answered yet.
+    """Submits tasks to workers through a fleet, and keeps those that are not answered yet.
 
     Parameters
     ----------
     fleet : Fleet
-        Closed with this.
+        The fleet.
     setting : SessionSetting
-        Of the session.
+        The setting of the session.
     clock : callable
-        Seconds.
+        A function that returns the time in seconds.
 
     Attributes
     ----------
     reference : tuple or None
-        Number of the reference kernel's build and who has it, once that is done.
+        The number of the reference kernel's finished build, and the worker that has it.
     """
 
     def __init__(self, fleet: Fleet, setting: SessionSetting, clock: Callable[[], float]) -> None:
         self.fleet, self._setting, self._clock = fleet, setting, clock
-        self.reference: tuple[int, Member] | None = None
+        self.reference: tuple[int, ClusterWorker] | None = None
         self._numbers = itertools.count(1)
-        self._tasks: dict[int, Task] = {}
+        self._tasks: dict[int, ClusterTask] = {}
 
-    # -- asking -----------------------------------------------------------------------------------------------------
+    # -- submitting -------------------------------------------------------------------------------------------------
 
-    def build(self, member: Member, job: Job | None) -> None:
-        """Have a worker build a job's schedule; None: the reference kernel."""
-        task, setting = self._task("build", member, job), self._setting
+    def build(self, member: ClusterWorker, job: ClusterJob | None) -> None:
+        """Ask a worker to build a job's schedule, or the reference kernel if `job` is None."""
+        task, setting = self._make_task("build", member, job), self._setting
         schedule = None if job is None else job.schedule
         self._submit(
             task,
             BuildRequest(setting.session, task.number, setting.hardware, setting.threads, setting.limits, schedule),
         )
 
-    def lease(self, member: Member) -> None:
-        """Have a worker get ready with the reference kernel, which has to be there."""
+    def lease(self, member: ClusterWorker) -> None:
+        """Ask a worker to prepare the session with the reference kernel, which has to be built."""
         assert self.reference is not None
-        task = self._task("lease", member, None, self.reference[0])
+        task = self._make_task("lease", member, None, self.reference[0])
         member.lease = task.number
         self._submit(task, self._setting)
 
-    def measure(self, member: Member, job: Job, incumbent: float | None) -> None:
-        """Have a worker that is ready measure what was built."""
-        task = self._task("measure", member, job, member.lease, job.built)
+    def measure(self, member: ClusterWorker, job: ClusterJob, incumbent: float | None) -> None:
+        """Ask a worker with a lease to measure a built job."""
+        task = self._make_task("measure", member, job, member.lease, job.built)
         self._submit(task, MeasureRequest(self._setting.session, task.number, (job.schedule,), incumbent))
 
-    def compare(self, member: Member, comparison: Comparison) -> None:
-        """Have a worker that is ready time contenders, all of which are built."""
+    def compare(self, member: ClusterWorker, comparison: Comparison) -> None:
+        """Ask a worker with a lease to time the built jobs of a comparison in turn."""
         jobs = comparison.jobs
-        comparison.task = task = self._task("measure", member, None, member.lease, *(job.built for job in jobs))
+        comparison.task = task = self._make_task("measure", member, None, member.lease, *(job.built for job in jobs))
         schedules = tuple(job.schedule for job in jobs)
         self._submit(task, MeasureRequest(self._setting.session, task.number, schedules, budget_s=comparison.budget_s))
 
-    def _task(self, kind: Kind, member: Member, job: Job | None, *needs: int | None) -> Task:
-        """Return a new task of a worker's."""
+    def _make_task(self, kind: Kind, member: ClusterWorker, job: ClusterJob | None, *needs: int | None) -> ClusterTask:
+        """Return a new task for a worker."""
         numbers = tuple(need for need in needs if need is not None)
         assert len(numbers) == len(needs)
-        return Task(next(self._numbers), kind, member, job, self._clock(), numbers)
+        return ClusterTask(next(self._numbers), kind, member, job, self._clock(), numbers)
 
-    def _submit(self, task: Task, request: msgspec.Struct) -> None:
+    def _submit(self, task: ClusterTask, request: msgspec.Struct) -> None:
         self._tasks[task.number] = task
         if task.kind == "build":
             task.member.building.add(task.number)
@@ -154,63 +156,65 @@ class Requests:
             task.member.measuring[task.number] = None
         self.fleet.submit(task.kind, task.member.address, task.number, encode(request), *task.needs)
 
-    # -- what is on its way -----------------------------------------------------------------------------------------
+    # -- open tasks -------------------------------------------------------------------------------------------------
 
     @property
     def builds_reference(self) -> bool:
-        """Whether somebody builds the reference kernel."""
+        """Whether a worker is building the reference kernel."""
         return any(task.kind == "build" and task.job is None for task in self._tasks.values())
 
-    def of_jobs(self) -> list[Task]:
-        """Return all builds, runs and comparisons; neither leases nor the reference kernel."""
+    def tasks_of_jobs(self) -> list[ClusterTask]:
+        """Return all builds, runs and comparisons, without leases and the reference kernel."""
         return [task for task in self._tasks.values() if task.job is not None or task.kind == "measure"]
 
-    def of_member(self, member: Member) -> list[Task]:
-        """Return what a worker was asked for."""
+    def tasks_of_worker(self, member: ClusterWorker) -> list[ClusterTask]:
+        """Return the open tasks of a worker."""
         return [task for task in self._tasks.values() if task.member is member]
 
-    def of_job(self, job: Job) -> list[Task]:
-        """Return what is asked for a job."""
+    def tasks_of_job(self, job: ClusterJob) -> list[ClusterTask]:
+        """Return the open tasks of a job."""
         return [task for task in self._tasks.values() if task.job is job]
 
-    def overdue(self, ready: Iterable[Member], comparison: Comparison | None) -> Iterator[tuple[Member, float]]:
-        """Yield workers that should have answered long ago, each with the limit that it passed, s."""
+    def find_overdue(
+        self, ready: Iterable[ClusterWorker], comparison: Comparison | None
+    ) -> Iterator[tuple[ClusterWorker, float]]:
+        """Yield each worker that should have answered long ago, with the passed limit in seconds."""
         now, setting = self._clock(), self._setting
         for member in [*ready]:
             running = member.seen.standing.running
-            own = {at.number: at for at in running if at.session == setting.session}
+            reports = {at.number: at for at in running if at.session == setting.session}
             others = any(at.session != setting.session and at.seconds < _OTHERS_S for at in running)
             for number in [*member.building, *itertools.islice(member.measuring, 1)]:
                 task = self._tasks[number]
-                at = own.get(0 if task.kind == "lease" else number)
+                report = reports.get(0 if task.kind == "lease" else number)
                 compared = comparison if comparison is not None and comparison.task is task else None
-                if others and (at is None or at.stage == _WAITS):
+                if others and (report is None or report.stage == _WAITS):
                     task.since = now
-                elif limit_s := _overdue_s(at, now - task.since, setting.limits, compared):
+                elif limit_s := _passed_limit_s(report, now - task.since, setting.limits, compared):
                     yield member, limit_s
                     break
 
     # -- the end ----------------------------------------------------------------------------------------------------
 
-    def ended(self, event: Done) -> Task | None:
-        """Return what ended, None if nobody waits for it: it is late, or the second answer."""
+    def finish(self, event: TaskEnd) -> ClusterTask | None:
+        """Close a task and return it; None if it is not open, because its answer is late or a duplicate."""
         task = self._take(event.number)
         if task is not None and task.kind == "measure":
-            self.fleet.drop(event.number)  # builds and leases are held as long as they are needed
+            self.fleet.drop(event.number)  # builds and leases stay as long as they are needed
         return task
 
-    def forget(self, task: Task) -> None:
-        """Wait for an answer no longer; should it come, it is dropped."""
+    def forget(self, task: ClusterTask) -> None:
+        """Close a task whose answer is not needed; a later answer is dropped."""
         if self._take(task.number) is not None:
             self.fleet.drop(task.number)
 
     def drop_reference(self) -> None:
-        """Let the reference kernel's build go."""
+        """Release the build of the reference kernel."""
         if self.reference is not None:
             self.fleet.drop(self.reference[0])
             self.reference = None
 
-    def _take(self, number: int) -> Task | None:
+    def _take(self, number: int) -> ClusterTask | None:
         task = self._tasks.pop(number, None)
         if task is None:
             return None
@@ -223,42 +227,42 @@ class Requests:
         return task
 
 
-def _overdue_s(at: Running | None, waited_s: float, limits: Limits, compared: Comparison | None) -> float:
-    """Return the limit that a request has passed, s; 0 if it has not.
+def _passed_limit_s(report: Running | None, waited_s: float, limits: Limits, compared: Comparison | None) -> float:
+    """Return the limit in seconds that a request has passed, or 0.
 
     Parameters
     ----------
     at : Running or None
-        What its worker says of it, if anything.
+        The state of the request that its worker reports, if any.
     waited_s : float
-        Since it is its turn.
+        The seconds since its turn began.
     limits : Limits
-        Of the session.
+        The limits of the session.
     compared : Comparison or None
-        If it is one.
+        The comparison, if the request is one.
     """
-    if at is None:  # it has not begun, or its answer stays out
+    if report is None:  # it has not begun, or its answer is missing
         limit_s = limits.start_s + _SLACK_S
         return limit_s if waited_s > limit_s else 0.0
     run_s = limits.run_s if compared is None else compared.budget_s + limits.run_s * len(compared.jobs)
-    stage_s = {"build": limits.build_s, "run": run_s}.get(at.stage, limits.start_s)
-    limit_s = 2 * stage_s + limits.start_s + _SLACK_S  # processes that die start anew and try once more
-    return limit_s if at.seconds > limit_s else 0.0
+    stage_s = {"build": limits.build_s, "run": run_s}.get(report.stage, limits.start_s)
+    limit_s = 2 * stage_s + limits.start_s + _SLACK_S  # processes that die are restarted and try once more
+    return limit_s if report.seconds > limit_s else 0.0
 
 
 class Pace:
-    """How long builds and runs usually take, and so how many schedules keep all workers busy."""
+    """The average times of builds and runs, and the number of schedules that keep all workers busy."""
 
     def __init__(self) -> None:
         self._build_s = self._run_s = 0.0
 
     def note(self, measurement: Measurement) -> None:
-        """Learn from a trial that ran."""
-        self._build_s += (measurement.build_s - self._build_s) * (_MEMORY if self._build_s else 1.0)
-        self._run_s += (measurement.run_s - self._run_s) * (_MEMORY if self._run_s else 1.0)
+        """Update the averages with a trial."""
+        self._build_s += (measurement.build_s - self._build_s) * (_LATEST_WEIGHT if self._build_s else 1.0)
+        self._run_s += (measurement.run_s - self._run_s) * (_LATEST_WEIGHT if self._run_s else 1.0)
 
-    def room(self, ready: Sequence[Member]) -> int:
-        """Return how many schedules may be on their way: what runs and waits at devices, and the builds for them."""
+    def capacity(self, ready: Sequence[ClusterWorker]) -> int:
+        """Return how many schedules may be in progress: running and waiting at devices, and being built."""
         devices = sum(member.measures for member in ready)
         slots = sum(member.builders for member in ready)
         ahead = math.ceil(devices * self._build_s / self._run_s) if self._run_s else 2 * devices

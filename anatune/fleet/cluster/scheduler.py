@@ -1,4 +1,4 @@
-"""A Dask scheduler that lets in only those who may come in, until it is told to stop."""
+"""Running a secured Dask scheduler until a signal ends it."""
 
 from __future__ import annotations
 
@@ -27,57 +27,58 @@ def run_scheduler(
     ready: Callable[[str], None],
     tell: Callable[[str], None],
 ) -> None:
-    """Run a scheduler until SIGINT or SIGTERM; for the main thread of a process of its own.
+    """Run a scheduler until SIGINT or SIGTERM; call this in the main thread of a separate process.
 
     Parameters
     ----------
     host : str
-        Name or address that it listens on; beyond the loopback only with certificates, 0.0.0.0: all interfaces.
+        The name or address to listen on; 0.0.0.0 means all interfaces. Other addresses than those of the loopback
+        interface need certificates.
     port : int
-        0: a free one.
+        The port; 0 means any free port.
     tls : path, optional
         The folder of certificates.
     ready : callable
-        Gets the address for workers and clients, as soon as they can connect.
+        Called with the address for workers and clients as soon as they can connect.
     tell : callable
-        Gets a line for each worker that comes or goes.
+        Called with a line for each worker that joins or leaves.
 
     Raises
     ------
     SecurityError
-        The certificates cannot be used, or there are none and others than this machine could connect.
+        The certificates cannot be used, or there are none and other machines could connect.
     DeviceError
-        The host is not this machine's, or the port is taken.
+        The host is not an address of this machine, or the port is in use.
     MissingDependencyError
         distributed or cryptography is not installed.
     """
     port = checked_integer("scheduler: port", port, 0, 65535, SecurityError)
     package = import_distributed()
-    place = f"[{host}]" if ":" in host and not host.startswith("[") else host
-    # Only a host may stand here, and its port is checked above.
-    address = cluster_address(f"{place}:{port or DEFAULT_PORT}", tls)
-    options = {"host": place, **server_options(address, tls)}
+    host_text = f"[{host}]" if ":" in host and not host.startswith("[") else host
+    # cluster_address checks the host; the port is checked above
+    address = cluster_address(f"{host_text}:{port or DEFAULT_PORT}", tls)
+    options = {"host": host_text, **server_options(address, tls)}
 
     async def serve() -> None:
         stop = asyncio.Event()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop.set)
-        async with package.Scheduler(port=port, plugins=[_watching(tell)], **options) as scheduler:
+        async with package.Scheduler(port=port, plugins=[_make_watcher(tell)], **options) as scheduler:
             ready(scheduler.address)
             await stop.wait()
 
     try:
         asyncio.run(serve())
     except (RuntimeError, OSError) as error:
-        raise _unusable(f"{place}:{port}", error) from None
+        raise _explain_listen_error(f"{host_text}:{port}", error) from None
 
 
-def _watching(tell: Callable[[str], None]) -> SchedulerPlugin:
-    """Return a plugin of the scheduler that says which workers come and go."""
+def _make_watcher(tell: Callable[[str], None]) -> SchedulerPlugin:
+    """Return a plugin of the scheduler that reports workers that join and leave."""
     from distributed.diagnostics.plugin import SchedulerPlugin
 
-    class Watching(SchedulerPlugin):
+    class WorkerWatcher(SchedulerPlugin):
         def __init__(self) -> None:
             self._names: dict[str, str] = {}
 
@@ -90,20 +91,18 @@ def _watching(tell: Callable[[str], None]) -> SchedulerPlugin:
         def remove_worker(self, scheduler: Scheduler, worker: str, **_: object) -> None:
             tell(f"worker {self._names.pop(worker, worker)} left")
 
-    return Watching()
+    return WorkerWatcher()
 
 
-def _unusable(place: str, error: BaseException) -> DeviceError:
-    """Return why nothing can listen there: Dask hides what the system said below its own errors."""
-    following: BaseException | None = error
-    while following is not None and not isinstance(following, OSError):
-        following = following.__cause__ or following.__context__
-    if not isinstance(following, OSError):
+def _explain_listen_error(address: str, error: BaseException) -> DeviceError:
+    """Return the reason why the scheduler cannot listen, from the system's error below Dask's."""
+    cause: BaseException | None = error
+    while cause is not None and not isinstance(cause, OSError):
+        cause = cause.__cause__ or cause.__context__
+    if not isinstance(cause, OSError):
         raise error
-    if following.errno == errno.EADDRINUSE:
-        return DeviceError(f"{place}: the port is taken, by another scheduler? --port names another one")
-    if following.errno == errno.EADDRNOTAVAIL or isinstance(following, socket.gaierror):
-        return DeviceError(
-            f"{place}: is no address of this machine; --host 0.0.0.0 listens on all it has, with certificates (--tls)"
-        )
-    return DeviceError(f"{place}: nothing can listen there: {reason(following)}")
+    if cause.errno == errno.EADDRINUSE:
+        return DeviceError(f"{address}: the port is in use, perhaps by another scheduler; choose one with --port")
+    if cause.errno == errno.EADDRNOTAVAIL or isinstance(cause, socket.gaierror):
+        return DeviceError(f"{address} is not an address of this machine; --host 0.0.0.0 listens on all (needs --tls)")
+    return DeviceError(f"{address}: the scheduler cannot listen there: {reason(cause)}")

@@ -1,9 +1,9 @@
-"""Who may talk to whom: a plain connection stays on the loopback, beyond it there are certificates.
+"""Security of clusters: connections without TLS are allowed on the loopback interface only.
 
-Whoever reaches a Dask scheduler or worker can run any program there. Dask's own ``require_encryption`` refuses to
-listen, to connect and to be connected without TLS; it is off unless asked for. Two more doors stand open by default,
-whatever it says: a worker without a host listens on all interfaces, also one of a scheduler on the loopback, and every
-scheduler and worker has a web server on all interfaces, with or without a dashboard. `server_options` closes both.
+Whoever can connect to a Dask scheduler or worker can run any program there. Dask's ``require_encryption`` refuses to
+listen and to connect without TLS, but it is off by default. Two other defaults are unsafe in any case: a worker without
+a host listens on all interfaces, even if its scheduler is on the loopback interface, and every scheduler and worker has
+a web server on all interfaces, with or without a dashboard. `server_options` changes both.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from distributed import Client, Security
 
 DEFAULT_PORT = 8786
-"""Dask's."""
+"""Dask's default port."""
 _WEB_ADDRESS = "127.0.0.1:0"
 _TIMEOUT_S = 10.0
 _ADDRESS = re.compile(
@@ -45,7 +45,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Identity(TypedDict):
-    """What a server of Dask's says of itself, as far as it is looked at; of a scheduler: its workers, too."""
+    """The part of a Dask server's identity that is read here; `workers` only for a scheduler."""
 
     type: str
     address: str
@@ -53,14 +53,14 @@ class Identity(TypedDict):
 
 
 def import_distributed() -> ModuleType:
-    """Return the package distributed; where nobody imported it before, its loggers keep quiet from now on.
+    """Return the package distributed, and silence its loggers if it was not imported before.
 
-    What goes wrong is said by anatune, in one line; Dask says it besides, in twenty.
+    anatune reports errors in one line, Dask would report the same errors in twenty.
 
     Raises
     ------
     MissingDependencyError
-        It is not installed.
+        The package is not installed.
     """
     first = "distributed" not in sys.modules
     package = import_optional("distributed", "cluster", "tuning on a cluster")
@@ -71,7 +71,7 @@ def import_distributed() -> ModuleType:
 
 
 def security_of(folder: str | os.PathLike[str]) -> Security:
-    """Return what Dask's scheduler, workers and clients need to speak TLS, and only that, with a folder's certificates.
+    """Return the Security object with which Dask's scheduler, workers and clients use TLS only.
 
     Raises
     ------
@@ -81,15 +81,15 @@ def security_of(folder: str | os.PathLike[str]) -> Security:
         distributed or cryptography is not installed.
     """
     package = import_distributed()
-    found = read_certificates(folder)
+    certificates = read_certificates(folder)
     files = {
         f"tls_{role}_{kind}": str(path.absolute())
         for role in ("client", "scheduler", "worker")
-        for kind, path in (("cert", found.certificate), ("key", found.key))
+        for kind, path in (("cert", certificates.certificate), ("key", certificates.key))
     }
     security: Security = package.Security(
         require_encryption=True,
-        tls_ca_file=str(found.authority.absolute()),
+        tls_ca_file=str(certificates.authority.absolute()),
         tls_min_version=ssl.TLSVersion.TLSv1_2,
         **files,
     )
@@ -102,78 +102,79 @@ def cluster_address(address: object, tls: object = None) -> str:
     Parameters
     ----------
     address : str
-        HOST, HOST:PORT, tcp://... or tls://...; the port is 8786 if there is none.
+        HOST, HOST:PORT, tcp://... or tls://...; the default port is 8786.
     tls : path, optional
-        The folder of certificates; without, the host has to be of the loopback.
+        The folder of certificates. Without it, the host has to be on the loopback interface.
 
     Raises
     ------
     SecurityError
-        It is no address, it is one of another machine and there are no certificates, or the two contradict each other.
+        The address is wrong, it is that of another machine and there are no certificates, or it contradicts `tls`.
     DeviceError
-        The host's name is not known.
+        The host's name is unknown.
     """
-    host, port, scheme = _parts(address)
+    host, port, scheme = _split_address(address)
     if tls is not None:
         if scheme == "tcp":
             raise SecurityError(
-                f"cluster: {address} asks for a plain connection, and there are certificates ({tls}); write "
-                f"tls://{_joined(host, port)}"
+                f"cluster: {address} means a connection without TLS, but certificates are given ({tls}); write "
+                f"tls://{_join_address(host, port)}"
             )
-        return f"tls://{_joined(host, port)}"
+        return f"tls://{_join_address(host, port)}"
     if scheme == "tls":
         raise SecurityError(
-            f"cluster: {address} speaks TLS, which needs certificates: --tls DIR, in Python tls=DIR, with the folder "
-            "that the scheduler was started with"
+            f"cluster: {address} uses TLS, which needs certificates; name the folder with which the scheduler was "
+            "started with --tls DIR (in Python tls=DIR)"
         )
-    for found in _resolved(host, port):
-        if not is_loopback(found):
+    for numeric_host in _resolve_host(host, port):
+        if not is_loopback(numeric_host):
             raise SecurityError(
-                f"cluster: {_joined(host, port)} is beyond this machine's loopback, where whoever can connect can run "
-                "programs as you: make certificates in a folder DIR (docs/howto/fleets.md), copy DIR to all machines, "
-                "and name it with --tls DIR (in Python tls=DIR)"
+                f"cluster: {_join_address(host, port)} is not on this machine's loopback interface; who can connect "
+                "can run programs as you; make certificates in a folder DIR (docs/howto/fleets.md), copy DIR to all "
+                "machines, and name it with --tls DIR (in Python tls=DIR)"
             )
-        host = found
-    return f"tcp://{_joined(host, port)}"
+        host = numeric_host
+    return f"tcp://{_join_address(host, port)}"
 
 
 def check_client(client: Client) -> None:
-    """Raise SecurityError if somebody's own client talks beyond the loopback without TLS."""
+    """Raise SecurityError if a caller's own client is connected to another machine without TLS."""
     address = str(client.scheduler.address) if client.scheduler is not None else ""
     scheme, _, rest = address.partition("://")
     if scheme in ("tls", "wss", "inproc", "") or is_loopback(rest.rpartition(":")[0].strip("[]")):
         return
     raise SecurityError(
-        f"cluster: the client talks to {address} without TLS, beyond the loopback; make the cluster and the client "
-        "with security=anatune.fleet.cluster.security.security_of(DIR), a folder of certificates (docs/howto/fleets.md)"
+        f"cluster: the client is connected to {address} without TLS, outside the loopback interface; make the cluster "
+        "and the client with security=anatune.fleet.cluster.security.security_of(DIR), where DIR is a folder of "
+        "certificates (docs/howto/fleets.md)"
     )
 
 
 def server_options(address: str, tls: object = None) -> dict[str, object]:
-    """Return keywords of `distributed.Scheduler`, `Worker` and `Nanny` that let in only those who may come in.
+    """Return secure keyword arguments for `distributed.Scheduler`, `Worker` and `Nanny`.
 
     Parameters
     ----------
     address : str
-        Of the scheduler, as `cluster_address` returns it.
+        The address of the scheduler, as `cluster_address` returns it.
     tls : path, optional
         The folder of certificates.
 
     Raises
     ------
     SecurityError
-        As `security_of`.
+        The certificates cannot be used, as in `security_of`.
     """
     package = import_distributed()
     options: dict[str, object] = {"dashboard": False, "dashboard_address": _WEB_ADDRESS}
     if tls is not None:
         return {**options, "protocol": "tls://", "security": security_of(str(tls))}
     plain = package.Security(require_encryption=False)
-    return {**options, "protocol": "tcp://", "security": plain, "host": _bracketed(_parts(address)[0])}
+    return {**options, "protocol": "tcp://", "security": plain, "host": _add_brackets(_split_address(address)[0])}
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a numeric address is of the loopback; names are not, whatever they stand for."""
+    """Return whether a numeric address is on the loopback interface; False for any name."""
     try:
         return ipaddress.ip_address(host.partition("%")[0]).is_loopback
     except ValueError:
@@ -181,60 +182,60 @@ def is_loopback(host: str) -> bool:
 
 
 def connect(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_S) -> Client:
-    """Return a client of a scheduler; it is nobody's default, and closing it is the caller's.
+    """Return a client of a scheduler, which the caller has to close; it is not Dask's default client.
 
     Parameters
     ----------
     address : str
-        As `cluster_address` takes it.
+        The address, as for `cluster_address`.
     tls : path, optional
         The folder of certificates.
     timeout_s : float
-        How long the scheduler may take to answer, s.
+        The most seconds for the scheduler's answer.
 
     Raises
     ------
     SecurityError
-        The address or the certificates are refused here, or by the other side.
+        The address or the certificates are refused here or by the scheduler.
     DeviceError
-        Nothing answers there, or something that is no scheduler.
+        Nothing answers at the address, or it is not a scheduler.
     MissingDependencyError
         distributed or cryptography is not installed.
     """
     package = import_distributed()
-    place, security, _ = _asked(address, tls, timeout_s)
-    with warnings.catch_warnings(record=True) as said:
+    url, security, _ = _identify_scheduler(address, tls, timeout_s)
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         try:
-            client: Client = package.Client(place, security=security, timeout=timeout_s, set_as_default=False)
-        except (OSError, ImportError) as error:  # gone since, or versions that cannot talk to each other
-            raise DeviceError(f"{place}: {' '.join(str(error).split())}") from None
-    for warning in said:
+            client: Client = package.Client(url, security=security, timeout=timeout_s, set_as_default=False)
+        except (OSError, ImportError) as error:  # it is gone, or the versions do not fit
+            raise DeviceError(f"{url}: {' '.join(str(error).split())}") from None
+    for warning in caught_warnings:
         if "version" in type(warning.message).__name__.lower():
-            _LOG.warning("%s: the scheduler or a worker has other versions of Python packages than this machine", place)
+            _LOG.warning("%s: the scheduler or a worker has other versions of Python packages than this machine", url)
     return client
 
 
 def scheduler_identity(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_S) -> Identity:
-    """Return what a scheduler says of itself and its workers, in Dask's form; parameters and errors as `connect`."""
-    return _asked(address, tls, timeout_s)[2]
+    """Return the identity of a scheduler with its workers in Dask's form; parameters and errors as in `connect`."""
+    return _identify_scheduler(address, tls, timeout_s)[2]
 
 
-def _asked(address: object, tls: object, timeout_s: float) -> tuple[str, Security, Identity]:
-    """Return the address of a scheduler that answers, what connections to it need, and what it says of itself."""
+def _identify_scheduler(address: object, tls: object, timeout_s: float) -> tuple[str, Security, Identity]:
+    """Return the address of a scheduler, the security of connections to it, and its identity."""
     package = import_distributed()
-    place = cluster_address(address, tls)
+    url = cluster_address(address, tls)
     security = package.Security(require_encryption=False) if tls is None else security_of(str(tls))
     arguments = {} if tls is None else security.get_connection_args("client")
-    _reach(place, arguments.get("ssl_context"), tls, timeout_s)
-    said = _identity(place, arguments, tls, timeout_s)
-    if said["type"] != "Scheduler":
-        raise DeviceError(f"{place}: is a Dask {str(said['type']).lower()}, expected the scheduler's address")
-    return place, security, said
+    _check_reachable(url, arguments.get("ssl_context"), tls, timeout_s)
+    identity = _ask_identity(url, arguments, tls, timeout_s)
+    if identity["type"] != "Scheduler":
+        raise DeviceError(f"{url} is a Dask {str(identity['type']).lower()}, expected the address of the scheduler")
+    return url, security, identity
 
 
-def _parts(address: object) -> tuple[str, int, str]:
-    """Return host, port and scheme ("" if there is none) of an address."""
+def _split_address(address: object) -> tuple[str, int, str]:
+    """Split an address into host, port and scheme ("" if there is none)."""
     match = _ADDRESS.fullmatch(address.strip()) if isinstance(address, str) else None
     port = int(match["port"] or DEFAULT_PORT) if match else 0
     if match is None or (match["scheme"] or "tcp") not in ("tcp", "tls") or not 0 < port < 65536:
@@ -245,100 +246,96 @@ def _parts(address: object) -> tuple[str, int, str]:
     return match["host"].strip("[]"), port, match["scheme"] or ""
 
 
-def _joined(host: str, port: int) -> str:
-    return f"{_bracketed(host)}:{port}"
+def _join_address(host: str, port: int) -> str:
+    return f"{_add_brackets(host)}:{port}"
 
 
-def _bracketed(host: str) -> str:
+def _add_brackets(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _resolved(host: str, port: int) -> list[str]:
-    """Return the numeric addresses of a host, those of version 4 last: the last one is taken."""
+def _resolve_host(host: str, port: int) -> list[str]:
+    """Return the numeric addresses of a host, with IPv4 last, because the last one is used."""
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        entries = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise DeviceError(
-            f"cluster: this machine knows no host {host}; look at the name, or write an address"
-        ) from None
-    last_first = sorted(found, key=lambda entry: entry[0] != socket.AF_INET6)
+        raise DeviceError(f"cluster: the host {host} is unknown; check the name, or write an address") from None
+    last_first = sorted(entries, key=lambda entry: entry[0] != socket.AF_INET6)
     return [str(place[0]) for *_, place in last_first]
 
 
-def _reach(place: str, context: ssl.SSLContext | None, tls: object, timeout_s: float) -> None:
-    """Raise DeviceError or SecurityError unless something listens at an address that may be a scheduler.
+def _check_reachable(url: str, context: ssl.SSLContext | None, tls: object, timeout_s: float) -> None:
+    """Raise DeviceError or SecurityError unless a server that may be a scheduler listens at an address.
 
-    Without Dask, which tries refused connections again until the time is up, and loses what TLS says of them.
+    This does not use Dask, which repeats refused connections until the timeout and hides the errors of TLS.
     """
-    host, port, _ = _parts(place)
-    _resolved(host, port)
+    host, port, _ = _split_address(url)
+    _resolve_host(host, port)
     try:
         stream = socket.create_connection((host, port), timeout=timeout_s)
     except TimeoutError:
-        raise DeviceError(
-            f"{place}: does not answer within {timeout_s:g} s; is it the right machine, and does a firewall let port "
-            f"{port} through?"
-        ) from None
+        raise DeviceError(f"{url} does not answer within {timeout_s:g} s; check address and firewall") from None
     except ConnectionRefusedError:
-        raise DeviceError(f"{place}: nothing listens there; is that the scheduler's port? {_START}") from None
+        raise DeviceError(f"{url}: no server listens there; check the scheduler's port, {_START}") from None
     except OSError as error:
-        raise DeviceError(f"{place}: cannot be reached: {reason(error)}") from None
+        raise DeviceError(f"{url} cannot be reached: {reason(error)}; check the address") from None
     if context is None:
         stream.close()
         return
     try:
         with stream, context.wrap_socket(stream) as talk:
-            if not talk.recv(1):  # Dask's servers speak first; that they refuse a certificate comes then, too
-                raise _no_scheduler(place, tls)
+            if not talk.recv(1):  # Dask's servers send first; the refusal of a certificate also arrives here
+                raise _no_scheduler_error(url, tls)
     except ssl.SSLCertVerificationError as error:
         if "expired" in str(error):
-            raise SecurityError(f"{place}: its certificate has expired; start it anew with a new set") from None
+            raise SecurityError(f"{url}: the scheduler's certificate has expired; restart it with a new set") from None
         raise SecurityError(
-            f"{place}: its certificate is not of the authority in {Path(str(tls)) / 'ca.pem'}; copy the folder that "
-            "the scheduler was started with"
+            f"{url}: the scheduler's certificate is not from the authority in {Path(str(tls)) / 'ca.pem'}; copy the "
+            "folder with which the scheduler was started"
         ) from None
     except ssl.SSLError as error:
         if "ALERT" in str(error.reason) and any(word in str(error.reason) for word in ("_CA", "CERT")):
             raise SecurityError(
-                f"{place}: refuses the certificate in {tls} ({error.reason}); copy the scheduler's folder"
+                f"{url} refuses the certificate in {tls} ({error.reason}); copy the folder with which the scheduler "
+                "was started"
             ) from None
-        raise _no_scheduler(place, tls) from None
+        raise _no_scheduler_error(url, tls) from None
     except OSError:
-        raise _no_scheduler(place, tls) from None
+        raise _no_scheduler_error(url, tls) from None
 
 
-def _no_scheduler(place: str, tls: object) -> DeviceError:
+def _no_scheduler_error(url: str, tls: object) -> DeviceError:
     if tls is None:
         return DeviceError(
-            f"{place}: what listens there is no Dask scheduler, or one that takes only TLS; look at the port, or name "
-            "its certificates with --tls DIR"
+            f"{url} is not a Dask scheduler, or one that uses TLS only; check the port, or name its certificates "
+            "with --tls DIR"
         )
     return DeviceError(
-        f"{place}: what listens there is no Dask scheduler, or one that speaks no TLS; look at the port, or start it "
-        f"with `anatune cluster scheduler --tls {tls}`"
+        f"{url} is not a Dask scheduler, or one without TLS; check the port, or start the scheduler with "
+        f"`anatune cluster scheduler --tls {tls}`"
     )
 
 
-def _identity(place: str, arguments: dict[str, object], tls: object, timeout_s: float) -> Identity:
-    """Return what the Dask server at an address says of itself: its "type" is "Scheduler", "Worker", "Nanny".
+def _ask_identity(url: str, arguments: dict[str, object], tls: object, timeout_s: float) -> Identity:
+    """Return the identity of the Dask server at an address; its "type" is "Scheduler", "Worker" or "Nanny".
 
-    Asked for in a thread with an event loop of its own: Dask's client waits without end for a server that takes a
-    connection and then says nothing, and a notebook's thread has a loop already.
+    A separate thread with its own event loop asks for it, because Dask's client waits without limit for a server that
+    accepts a connection and sends nothing, and the thread of a notebook already has a loop.
     """
     comms = import_optional("distributed.comm", "cluster", "tuning on a cluster")
 
     async def ask() -> Identity:
-        comm = await comms.connect(place, timeout=timeout_s, **arguments)
+        comm = await comms.connect(url, timeout=timeout_s, **arguments)
         try:
             await comm.write({"op": "identity", "reply": True})
             said: Identity = await comm.read()
-            said["type"]  # whatever answers without one is no server of Dask's
+            said["type"]  # an answer without it is not from a Dask server
             return said
         finally:
             comm.abort()
 
     with ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(lambda: asyncio.run(asyncio.wait_for(ask(), timeout_s)))
-        if asked.exception() is not None:  # of any kind: what is no Dask may send anything
-            raise _no_scheduler(place, tls)
-    return asked.result()
+        answer = pool.submit(lambda: asyncio.run(asyncio.wait_for(ask(), timeout_s)))
+        if answer.exception() is not None:  # of any kind, because another server may send anything
+            raise _no_scheduler_error(url, tls)
+    return answer.result()

@@ -1,4 +1,4 @@
-"""What a worker can do, whoever asks: build, and measure on its device. Nothing here knows of Dask."""
+"""The work of a worker: building, and measuring on its device. This module does not depend on Dask."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from anatune.files import scratch_folder
 from anatune.fleet.cluster.builder import Builder, BuildSlots, entries_of, trouble_of
 from anatune.fleet.cluster.messages import (
     BuildRequest,
-    Built,
+    BuildResult,
     DamagedError,
     MeasureRequest,
     Packed,
     Running,
     SessionSetting,
-    Standing,
     WorkerDescription,
+    WorkerStanding,
     code_digest,
     unpack,
 )
@@ -45,56 +45,57 @@ from anatune.measure.run.prebuilt import Prebuilt, prebuilt
 from anatune.records.environment import environment
 
 _MOST_OPEN = 2
-"""Measurers that stay open: sessions that take turns keep theirs, one that was forgotten holds no memory for long."""
-_AGAIN_S = (15.0, 30.0, 60.0, 120.0, 240.0)
-"""Pauses between further measurements of the peak."""
+"""The number of measurers that stay open. Two sessions can take turns, and an abandoned one frees its memory soon."""
+_REPEAT_PAUSES_S = (15.0, 30.0, 60.0, 120.0, 240.0)
+"""The pauses between repeated measurements of the peak, in seconds."""
 _PEAK_SAMPLES = 300
-"""Of a round, of which the best counts: 2 ms each."""
+"""The samples of a round, of which the best counts; each takes 2 ms."""
 _PEAK_ROUNDS = 6
-_AGREE = 0.02
-"""Rounds end when one comes so near to the best before: who joins while the machine is busy is looked at for longer."""
+_AGREE_WITHIN = 0.02
+"""The relative difference to the best round below which rounds end. On a busy machine there are more rounds."""
 _Answer = TypeVar("_Answer")
 
 
 class Device(NamedTuple):
-    """What a station measures on: its spec, and where it is (GPUs: "device", "backend")."""
+    """The device of a station: its spec, and for a GPU the options "device" and "backend"."""
 
     spec: CpuSpec | GpuSpec
     where: Mapping[str, object]
 
 
-class _Session(NamedTuple):
+class _WorkerSession(NamedTuple):
     setting: SessionSetting
     reference: object
     folder: Path
 
 
 class Station:
-    """Builders and a device of this machine: what a worker serves. Safe to share between threads.
+    """The builders and the device of this machine, which a worker serves; threads can share a station.
 
-    Candidates run in processes of their own, under the limits of their session, as those of a local measurer do. A CPU
-    builds nothing on the cores that time a kernel; a GPU leaves the last core to the runner. Sessions take turns on the
-    device.
+    Candidates run in separate processes with the limits of their session, as in a local measurer. Nothing is built on
+    the cores of a CPU that time a kernel. With a GPU, the last core is reserved for the runner. Sessions take turns on
+    the device.
 
     Parameters
     ----------
     name : str
-        Of the worker.
+        The name of the worker.
     device : Device, optional
-        None: it only builds.
+        The device; None if the worker only builds.
     builders : int, optional
-        By default as many as there are cores, with a GPU one fewer; none where a package that builds is missing.
+        The number of builders. The default is the number of cores, one fewer with a GPU, and 0 if a package for
+        building is missing.
     entries : callable
-        Hardware -> what processes run.
+        The function from the hardware to the functions that processes run.
     limits : Limits, optional
-        Of what happens before any session: measuring the peak.
+        The limits for measuring the peak.
     compared : bool
-        Whether the peak is measured, for sessions to compare.
+        Whether the peak is measured, so that sessions can compare it.
 
     Raises
     ------
     RunError, DeviceError, MissingDependencyError
-        The device cannot be used; there is no room for temporary files.
+        The device cannot be used, or there is no space for temporary files.
     """
 
     def __init__(
@@ -120,7 +121,7 @@ class Station:
             Builder(self._folder / f"builder-{slot}", place, entries) for slot, place in enumerate(places)
         ]
         self._timer = ThreadPoolExecutor(1, thread_name_prefix="measure")
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _WorkerSession] = {}
         self._open: OrderedDict[str, Prebuilt] = OrderedDict()
         self._numbers = itertools.count()
         self._running: dict[int, Running] = {}
@@ -129,10 +130,10 @@ class Station:
         try:
             peak = None if device is None or not compared else self._timer.submit(self._peak, device).result()
         except MissingDependencyError:
-            if device is None or device.spec.kind == "cpu":  # on a CPU kernels are loaded through TVM, too
+            if device is None or device.spec.kind == "cpu":  # TVM is also needed to load kernels on a CPU
                 self.close()
                 raise
-            peak, count = None, 0  # it measures what others build
+            peak, count = None, 0  # it measures kernels that others build
         except BaseException:
             self.close()
             raise
@@ -142,17 +143,17 @@ class Station:
         self._peak_flop_per_s = peak
         self._ended = threading.Event()
         if device is not None and peak is not None:
-            threading.Thread(target=self._try_again, args=(device,), name="peak", daemon=True).start()
+            threading.Thread(target=self._repeat_peak, args=(device,), name="peak", daemon=True).start()
 
     # -- building ---------------------------------------------------------------------------------------------------
 
-    def build(self, request: BuildRequest) -> Built:
-        """Build a schedule, or the reference kernel; whatever goes wrong is in the answer."""
-        with self._stage(request.session, request.number, "wait") as at:
-            return self._slots.submit(lambda slot: self._build(slot, request, at)).result()
+    def build(self, request: BuildRequest) -> BuildResult:
+        """Build a schedule or the reference kernel; errors are part of the result."""
+        with self._stage(request.session, request.number, "wait") as set_stage:
+            return self._slots.submit(lambda slot: self._build(slot, request, set_stage)).result()
 
-    def _build(self, slot: int, request: BuildRequest, at: Callable[[str], None]) -> Built:
-        at("build")
+    def _build(self, slot: int, request: BuildRequest, set_stage: Callable[[str], None]) -> BuildResult:
+        set_stage("build")
         built = self._builders[slot].build(request)
         self._built += built.packed is not None
         return built
@@ -160,21 +161,21 @@ class Station:
     # -- measuring --------------------------------------------------------------------------------------------------
 
     def open(self, setting: SessionSetting, reference: Packed) -> None:
-        """Get ready for a session, whose kernels are timed beside `reference`.
+        """Prepare a session, whose kernels are timed next to `reference`.
 
         Raises
         ------
         AnatuneError
-            This worker cannot.
+            This worker cannot measure for the session.
         """
         if self._device is None:
-            raise RunError(f"{self.description.name} only builds")
+            raise RunError(f"worker {self.description.name} only builds and has no device")
         folder = self._folder / f"session-{next(self._numbers)}"
         try:
             folder.mkdir()
         except OSError as error:
             raise RunError(trouble_of(error)) from None
-        session = _Session(setting, unpack(reference, folder, ""), folder)
+        session = _WorkerSession(setting, unpack(reference, folder, ""), folder)
         with self._lock:
             self._sessions[setting.session] = session
 
@@ -182,40 +183,44 @@ class Station:
             with self._stage(setting.session, 0, "set up"):
                 self._measurer(setting.session)
 
-        self._timed(begin)
+        self._run_timed(begin)
 
-    def measure(self, request: MeasureRequest, built: Sequence[Built]) -> list[Measurement]:
-        """Check and time what was built, one kernel by itself, several in turn.
+    def measure(self, request: MeasureRequest, built: Sequence[BuildResult]) -> list[Measurement]:
+        """Check and time one built kernel, or several in turn.
 
         Raises
         ------
         AnatuneError
             This worker cannot measure.
         """
-        with self._stage(request.session, request.number, "wait") as at:
-            return self._timed(lambda: self._measure(request, built, at))
+        with self._stage(request.session, request.number, "wait") as set_stage:
+            return self._run_timed(lambda: self._measure(request, built, set_stage))
 
-    def _measure(self, request: MeasureRequest, built: Sequence[Built], at: Callable[[str], None]) -> list[Measurement]:
-        at("set up")
+    def _measure(
+        self, request: MeasureRequest, built: Sequence[BuildResult], set_stage: Callable[[str], None]
+    ) -> list[Measurement]:
+        set_stage("set up")
         measurer = self._measurer(request.session)
         measurer.incumbent = request.incumbent
-        with self._unpacked(request.schedules, built) as measurer.built, self._quiet(measurer):
-            at("run")
+        with self._unpack_kernels(request.schedules, built) as measurer.built, self._free_runner_cores(measurer):
+            set_stage("run")
             try:
                 if request.budget_s is None:
                     measurements = [measurement for _, measurement in measurer.measure(request.schedules)]
                     self._measured += 1
                 else:
                     measurements = measurer.compare(request.schedules, request.budget_s)
-            except BaseException:  # the next request opens a new one
+            except BaseException:  # the next request opens a new measurer
                 self._close(request.session)
                 raise
         pairs = zip(measurements, built, strict=True)
         return [msgspec.structs.replace(measurement, build_s=kernel.build_s) for measurement, kernel in pairs]
 
     @contextlib.contextmanager
-    def _unpacked(self, schedules: Sequence[Schedule], built: Sequence[Built]) -> Iterator[dict[str, object]]:
-        """Put what was built into files, by key of the schedule."""
+    def _unpack_kernels(
+        self, schedules: Sequence[Schedule], built: Sequence[BuildResult]
+    ) -> Iterator[dict[str, object]]:
+        """Write the built kernels to files, and yield the artifacts by schedule key."""
         folder = self._folder / f"run-{next(self._numbers)}"
         try:
             folder.mkdir()
@@ -235,17 +240,17 @@ class Station:
             shutil.rmtree(folder, ignore_errors=True)
 
     def _measurer(self, session: str) -> Prebuilt:
-        """Return a session's measurer, opened if it is not; called in the thread that times."""
+        """Return a session's measurer, and open it if needed; call this in the timing thread."""
         if session in self._open:
             self._open.move_to_end(session)
             return self._open[session]
         with self._lock:
-            known = self._sessions.get(session)
-        if known is None or self._device is None:
-            raise RunError(f"the session {session[:8]} is not known here; its lease has ended")
+            worker_session = self._sessions.get(session)
+        if worker_session is None or self._device is None:
+            raise RunError(f"the worker does not know the session {session[:8]}, because its lease has ended")
         while len(self._open) >= _MOST_OPEN:
             self._close(next(iter(self._open)))
-        setting = known.setting
+        setting = worker_session.setting
         check_memory(setting.workload, checked=True)
         make = prebuilt(measurer_of(setting.hardware))
         measurer: Prebuilt = make(
@@ -256,7 +261,7 @@ class Station:
             seed=setting.seed,
             least_samples=setting.least_samples,
             built={},
-            reference=known.reference,
+            reference=worker_session.reference,
             entries=self._entries(setting.hardware),
             **setting.conditions,
             **self._device.where,
@@ -274,12 +279,12 @@ class Station:
         for session in [*self._open]:
             self._close(session)
 
-    def _quiet(self, measurer: Prebuilt) -> contextlib.AbstractContextManager[None]:
-        """Let nothing be built on the cores of the runner."""
-        return self._slots.apart(plan_cores(measurer.threads, physical_cores()).runner)
+    def _free_runner_cores(self, measurer: Prebuilt) -> contextlib.AbstractContextManager[None]:
+        """Return a context in which nothing is built on the cores of the runner."""
+        return self._slots.keep_free(plan_cores(measurer.threads, physical_cores()).runner)
 
-    def _timed(self, call: Callable[[], _Answer]) -> _Answer:
-        """Call in the one thread that times kernels; its processes end with it, not with whoever asks."""
+    def _run_timed(self, call: Callable[[], _Answer]) -> _Answer:
+        """Call a function in the timing thread, so that its processes do not end with the calling thread."""
         try:
             future = self._timer.submit(call)
         except RuntimeError:
@@ -289,50 +294,50 @@ class Station:
     def _peak(self, device: Device) -> float:
         return peak_flop_per_s(device.spec, device.where, self._entries(device.spec), self._limits, self._folder)
 
-    def _try_again(self, device: Device) -> None:
-        """Measure the peak some more times while nobody else measures: the machine may have been busy."""
-        for pause_s in _AGAIN_S:
+    def _repeat_peak(self, device: Device) -> None:
+        """Repeat the measurement of the peak while there is no session, because the machine may have been busy."""
+        for pause_s in _REPEAT_PAUSES_S:
             if self._ended.wait(pause_s):
                 return
             if self._sessions or self._running:
                 continue
-            with contextlib.suppress(AnatuneError):  # it was measured before, and serves with that
-                found = self._timed(lambda: self._peak(device))
-                self._peak_flop_per_s = max(found, self._peak_flop_per_s or 0.0)
+            with contextlib.suppress(AnatuneError):  # the first measurement stays valid
+                peak = self._run_timed(lambda: self._peak(device))
+                self._peak_flop_per_s = max(peak, self._peak_flop_per_s or 0.0)
 
-    # -- the rest ---------------------------------------------------------------------------------------------------
+    # -- sessions and state -----------------------------------------------------------------------------------------
 
     def forget(self, session: str) -> None:
-        """Let go what is held for a session."""
+        """Release everything that belongs to a session."""
         with self._lock:
-            known = self._sessions.pop(session, None)
-        if known is None:
+            worker_session = self._sessions.pop(session, None)
+        if worker_session is None:
             return
 
         def end() -> None:
             self._close(session)
-            shutil.rmtree(known.folder, ignore_errors=True)
+            shutil.rmtree(worker_session.folder, ignore_errors=True)
 
-        with contextlib.suppress(RuntimeError):  # it is closing anyway
+        with contextlib.suppress(RuntimeError):  # the station is closing
             self._timer.submit(end)
 
-    def standing(self) -> Standing:
-        """Return what it is at."""
+    def standing(self) -> WorkerStanding:
+        """Return the current state of the worker."""
         now = time.monotonic()
         running = tuple(msgspec.structs.replace(at, seconds=now - at.seconds) for at in [*self._running.values()])
-        return Standing(running, len(self._sessions), self._built, self._measured, self._peak_flop_per_s)
+        return WorkerStanding(running, len(self._sessions), self._built, self._measured, self._peak_flop_per_s)
 
     @contextlib.contextmanager
     def _stage(self, session: str, number: int, stage: str) -> Iterator[Callable[[str], None]]:
-        """Note what is being done; yields what changes the stage. The seconds are when it began, until asked for."""
+        """Register a running request, and yield a function that sets its stage; `seconds` is the stage's start time."""
         mine = next(self._numbers)
 
-        def at(stage: str) -> None:
-            self._running[mine] = Running(session, number, stage, time.monotonic())
+        def set_stage(new_stage: str) -> None:
+            self._running[mine] = Running(session, number, new_stage, time.monotonic())
 
-        at(stage)
+        set_stage(stage)
         try:
-            yield at
+            yield set_stage
         finally:
             self._running.pop(mine, None)
 
@@ -350,7 +355,7 @@ class Station:
 
 
 def build_fma(hardware: CpuSpec, folder: Path) -> CpuArtifact:
-    """Build multiply-adds between registers: the reference kernel of CPUs also shows what shares its caches."""
+    """Build multiply-adds between registers; unlike CPUs' reference kernel, they do not depend on shared caches."""
     from anatune.codegen.cpu.probes import compile_probe
 
     return compile_probe("fma", hardware, folder)
@@ -359,14 +364,14 @@ def build_fma(hardware: CpuSpec, folder: Path) -> CpuArtifact:
 def peak_flop_per_s(
     hardware: CpuSpec | GpuSpec, where: Mapping[str, object], entries: Entries, limits: Limits, folder: Path
 ) -> float:
-    """Measure multiply-adds: one core of a CPU, a whole GPU; the best of some seconds.
+    """Measure the best rate of multiply-adds of one core of a CPU or a whole GPU; this takes a few seconds.
 
     Parameters
     ----------
     where
-        GPUs: "device", "backend".
+        The options "device" and "backend" of a GPU.
     folder : Path
-        Exists.
+        An existing folder.
 
     Raises
     ------
@@ -384,10 +389,10 @@ def peak_flop_per_s(
         builders.kill()
     conditions = {} if is_cpu else {"l2": "warm"}
     make = prebuilt(measurer_of(hardware))
-    # What it computes is not measured, the reference kernel is.
+    # only the reference kernel is measured, not this workload
     workload = matmul(32, 32, 32)
     with make(workload, hardware, limits=limits, built={}, reference=artifact, **conditions, **where) as measurer:
-        seconds = _agreed(measurer.reference_s)
+        seconds = _best_of_rounds(measurer.reference_s)
     if isinstance(artifact, CpuArtifact):
         return float(artifact.facts["flop"]) / seconds
     from anatune.codegen.cuda.artifact import GpuArtifact
@@ -397,13 +402,13 @@ def peak_flop_per_s(
     return float(reference_flop(artifact)) / seconds
 
 
-def _agreed(sample: Callable[[int], float]) -> float:
-    """Return the best of rounds of samples, s: of as many as it takes for two to agree."""
+def _best_of_rounds(sample: Callable[[int], float]) -> float:
+    """Return the best time in seconds of several rounds of samples, until two rounds agree."""
     best = float("inf")
     for _ in range(_PEAK_ROUNDS):
-        found = sample(_PEAK_SAMPLES)
-        agree = abs(found - best) <= _AGREE * min(found, best)
-        best = min(best, found)
+        round_s = sample(_PEAK_SAMPLES)
+        agree = abs(round_s - best) <= _AGREE_WITHIN * min(round_s, best)
+        best = min(best, round_s)
         if agree:
             break
     return best

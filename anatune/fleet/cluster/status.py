@@ -1,4 +1,4 @@
-"""Who is in a cluster, what each worker is and does, and what a session that began here would say of it."""
+"""The status of a cluster: its workers, their work, and which of them a session from here would refuse."""
 
 from __future__ import annotations
 
@@ -7,35 +7,35 @@ from typing import Literal
 import msgspec
 
 from anatune.core.hardware.changed import difference
-from anatune.fleet.cluster.dask_fleet import description_in, standing_in
+from anatune.fleet.cluster.dask_fleet import read_standing, read_worker_description
 from anatune.fleet.cluster.messages import Running, WorkerDescription
-from anatune.fleet.cluster.roster import refusal, wanted_of
+from anatune.fleet.cluster.roster import refusal, requirements_of
 from anatune.fleet.cluster.security import scheduler_identity
 
 
 class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A worker. Immutable; JSON both ways.
+    """The status of a worker; it is immutable and can be written to and read from JSON.
 
     Attributes
     ----------
     name, address : str
-        As records have it; of its process.
+        The name in records, and the address of the process.
     state : str
-        "ready"; "refused": a session from here would do without it; "foreign": no anatune worker.
+        "ready", "refused" (a session from here would refuse it), or "foreign" (it is not an anatune worker).
     why : str
-        In one line; empty for "ready".
+        The reason in one line; empty for "ready".
     device : str
-        What it measures on, in words; empty: it only builds.
+        The model of the device; empty if the worker only builds.
     measures, builds : int
-        Its slots.
+        The number of slots for measurements and builds.
     running : tuple of Running
-        What it was at when it last gave a sign of life.
+        The requests that it was processing at its last report.
     sessions, built, measured : int
-        Sessions that it is set up for; schedules that it built and measured since it started.
+        The number of sessions for which it is set up, and of builds and measurements since it started.
     peak_flop_per_s : float or None
-        What multiply-adds reached when it joined.
+        The best rate of multiply-adds when it joined.
     anatune, tvm : str or None
-        Versions.
+        The versions.
     """
 
     name: str
@@ -55,28 +55,28 @@ class WorkerStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ClusterStatus(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A cluster: the scheduler's address, its workers by name. Immutable; JSON both ways."""
+    """The status of a cluster: the scheduler's address, and its workers sorted by name."""
 
     address: str
     workers: tuple[WorkerStatus, ...] = ()
 
 
 def cluster_status(address: object, tls: object = None) -> ClusterStatus:
-    """Ask a scheduler who is there; nothing is run on any worker.
+    """Ask a scheduler for the status of its workers, without running anything on them.
 
-    Parameters and errors as `connect`.
+    Parameters and errors are those of `connect`.
     """
-    said = scheduler_identity(address, tls)
-    there = {place: (told, description_in(told)) for place, told in said["workers"].items()}
-    known = [description for _, description in there.values() if description is not None]
-    found = []
-    for place, (told, description) in there.items():
+    identity = scheduler_identity(address, tls)
+    workers = {place: (told, read_worker_description(told)) for place, told in identity["workers"].items()}
+    descriptions = [description for _, description in workers.values() if description is not None]
+    statuses = []
+    for place, (worker_data, description) in workers.items():
         if description is None:
-            why = "no anatune worker of this version: start it with `anatune worker`"
-            found.append(WorkerStatus(str(told.get("name", place)), str(place), "foreign", why))
+            why = "it is not an anatune worker of this version; start it with `anatune worker`"
+            statuses.append(WorkerStatus(str(worker_data.get("name", place)), str(place), "foreign", why))
             continue
-        why, standing = _refusal(description, known) or "", standing_in(told)
-        found.append(
+        why, standing = _refusal(description, descriptions) or "", read_standing(worker_data)
+        statuses.append(
             WorkerStatus(
                 description.name,
                 str(place),
@@ -94,14 +94,14 @@ def cluster_status(address: object, tls: object = None) -> ClusterStatus:
                 description.environment.tvm,
             )
         )
-    return ClusterStatus(str(said["address"]), tuple(sorted(found, key=lambda worker: worker.name)))
+    return ClusterStatus(str(identity["address"]), tuple(sorted(statuses, key=lambda worker: worker.name)))
 
 
-def _refusal(worker: WorkerDescription, known: list[WorkerDescription]) -> str | None:
-    """Return why a session from here that tunes for a worker's own kind of device would do without it."""
+def _refusal(worker: WorkerDescription, descriptions: list[WorkerDescription]) -> str | None:
+    """Return why a session from here for the worker's own device would refuse it, or None."""
     device = worker.device
-    hardware = device or next((other.device for other in known if other.device is not None), None)
+    hardware = device or next((other.device for other in descriptions if other.device is not None), None)
     if hardware is None:
         return None
-    alike = [other for other in known if other.device is not None and difference(hardware, other.device) is None]
-    return refusal(worker, wanted_of(hardware, 1, alike))
+    alike = [other for other in descriptions if other.device is not None and difference(hardware, other.device) is None]
+    return refusal(worker, requirements_of(hardware, 1, alike))

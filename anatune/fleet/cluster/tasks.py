@@ -1,6 +1,6 @@
-"""What workers run: bytes in, bytes out, whatever happens in between.
+"""The tasks that workers run. Their arguments and results are bytes.
 
-Nothing but bytes travels, and no exception, which would travel as a pickle: what a worker cannot do is in its answer.
+Exceptions are never sent, because Dask would pickle them: an answer contains the error of a worker.
 """
 
 from __future__ import annotations
@@ -8,12 +8,12 @@ from __future__ import annotations
 from anatune.errors import AnatuneError
 from anatune.fleet.cluster.fleet import Kind
 from anatune.fleet.cluster.messages import (
-    Answer,
     BuildRequest,
-    Built,
+    BuildResult,
     DamagedError,
     MeasureRequest,
     SessionSetting,
+    WorkerAnswer,
     decode,
     encode,
     line_of,
@@ -21,26 +21,27 @@ from anatune.fleet.cluster.messages import (
 from anatune.fleet.cluster.station import Station
 
 PLUGIN = "anatune"
-"""Name of the plugin of a Dask worker that holds its station."""
+"""The name of a Dask worker's plugin that has its station."""
 
 
-class Desk:
-    """Takes requests to a station, as bytes, and answers."""
+class RequestHandler:
+    """Decodes requests to a station and encodes its answers."""
 
     def __init__(self, station: Station) -> None:
         self._station = station
 
     def answer(self, kind: Kind, request: bytes, *parts: bytes) -> bytes:
-        """Answer a request: to a build with a `Built`, to a lease and a measurement with an `Answer`.
+        """Answer a build with a `BuildResult`, and a lease or a measurement with a `WorkerAnswer`.
 
         Parameters
         ----------
         kind : {"build", "lease", "measure"}
+            The kind of request.
         request : bytes
-            A `BuildRequest`; a `SessionSetting`; a `MeasureRequest`.
+            A `BuildRequest`, a `SessionSetting` or a `MeasureRequest`.
         parts : bytes
-            Of a lease the `Built` of the reference kernel; of a measurement the `Answer` to the lease, then the `Built`
-            of each schedule.
+            For a lease, the `BuildResult` of the reference kernel. For a measurement, the `WorkerAnswer` to the lease,
+            then the `BuildResult` of each schedule.
         """
         session, number = "", 0
         try:
@@ -49,40 +50,42 @@ class Desk:
             if kind == "lease":
                 setting = decode(request, SessionSetting)
                 session = setting.session
-                return encode(self._leased(setting, *parts))
-            asked = decode(request, MeasureRequest)
-            session, number = asked.session, asked.number
-            return encode(self._measured(asked, *parts))
+                return encode(self._open_lease(setting, *parts))
+            measure_request = decode(request, MeasureRequest)
+            session, number = measure_request.session, measure_request.number
+            return encode(self._run_measurement(measure_request, *parts))
         except DamagedError as error:
-            return encode(Answer(session, number, trouble=str(error), whose="builder", part=error.part))
-        except Exception as error:  # noqa: BLE001  see the module
+            return encode(WorkerAnswer(session, number, trouble=str(error), whose="builder", part=error.part))
+        except Exception as error:  # noqa: BLE001  see the docstring of the module
             trouble = line_of(error) if isinstance(error, AnatuneError) else f"{type(error).__name__}: {line_of(error)}"
-            return encode(Built(trouble=trouble) if kind == "build" else Answer(session, number, trouble=trouble))
+            return encode(
+                BuildResult(trouble=trouble) if kind == "build" else WorkerAnswer(session, number, trouble=trouble)
+            )
 
-    def _leased(self, setting: SessionSetting, reference: bytes) -> Answer:
-        built = decode(reference, Built)
+    def _open_lease(self, setting: SessionSetting, reference: bytes) -> WorkerAnswer:
+        built = decode(reference, BuildResult)
         if built.packed is None:
             trouble = built.trouble or (built.failure.message if built.failure else "nothing was built")
-            raise DamagedError(f"the reference kernel: {trouble}")
+            raise DamagedError(f"the reference kernel cannot be used: {trouble}")
         self._station.open(setting, built.packed)
-        return Answer(setting.session, 0)
+        return WorkerAnswer(setting.session, 0)
 
-    def _measured(self, asked: MeasureRequest, leased: bytes, *built: bytes) -> Answer:
-        lease = decode(leased, Answer)
+    def _run_measurement(self, request: MeasureRequest, leased: bytes, *built: bytes) -> WorkerAnswer:
+        lease = decode(leased, WorkerAnswer)
         if lease.trouble:
-            return Answer(asked.session, asked.number, trouble=lease.trouble, whose="lease")
-        kernels = [decode(part, Built) for part in built]
-        for place, kernel in enumerate(kernels):
+            return WorkerAnswer(request.session, request.number, trouble=lease.trouble, whose="lease")
+        kernels = [decode(part, BuildResult) for part in built]
+        for index, kernel in enumerate(kernels):
             if kernel.trouble:
-                raise DamagedError(kernel.trouble, place)
+                raise DamagedError(kernel.trouble, index)
         if len(kernels) == 1 and (failure := kernels[0].failure) is not None:
-            return Answer(asked.session, asked.number, (failure,), failed_build=True)
-        return Answer(asked.session, asked.number, tuple(self._station.measure(asked, kernels)))
+            return WorkerAnswer(request.session, request.number, (failure,), failed_build=True)
+        return WorkerAnswer(request.session, request.number, tuple(self._station.measure(request, kernels)))
 
 
 def answer(kind: Kind, request: bytes, *parts: bytes) -> bytes:
-    """Answer for the worker that this process is; what Dask calls. While a lease is held, it knows the session."""
+    """Answer a request for the Dask worker of this process; Dask calls this."""
     from distributed import get_worker
 
-    desk: Desk = vars(get_worker().plugins[PLUGIN])["desk"]
+    desk: RequestHandler = vars(get_worker().plugins[PLUGIN])["desk"]
     return desk.answer(kind, request, *parts)

@@ -1,4 +1,4 @@
-"""``anatune worker``: joins a Dask cluster with what this machine has, and serves until it is told to end."""
+"""``anatune worker``: a process that joins a Dask cluster and serves its sessions until a signal ends it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from anatune.fleet.cluster.dask_fleet import BUILD, LEASE, MEASURE, WORD
 from anatune.fleet.cluster.messages import line_of
 from anatune.fleet.cluster.security import cluster_address, import_distributed, scheduler_identity, server_options
 from anatune.fleet.cluster.station import Device, Station
-from anatune.fleet.cluster.tasks import PLUGIN, Desk
+from anatune.fleet.cluster.tasks import PLUGIN, RequestHandler
 from anatune.measure.named_hardware import hardware
 from anatune.named import resolve
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 _RETRY_S = 2.0
-"""Between two attempts to reach a scheduler that is gone."""
+"""The seconds between two attempts to reach a scheduler."""
 _GONE_S = 30.0
-"""A scheduler that answers nothing for so long is gone."""
+"""The seconds after which a scheduler that does not answer counts as gone."""
 
-Joined = Callable[[str], None]
-"""Told in one line what happens: joined, lost."""
+TellLine = Callable[[str], None]
+"""A function that gets a line for each event: joined, lost."""
 
 
 def make_station(
@@ -49,41 +49,41 @@ def make_station(
     name: str | None = None,
     backend: str | None = None,
 ) -> Station:
-    """Return what this machine can serve.
+    """Return the station of this machine.
 
     Parameters
     ----------
     device : str
-        "host": its CPU; "host_gpu", "host_gpu1": its GPUs; the name of a spec of one of them; or ``module:function``
-        that makes another station, (name, builders) -> `Station`.
+        "host" is the CPU; "host_gpu", "host_gpu1", ... are the GPUs; or the name of a spec of one of them. A
+        ``module:function`` of (name, builders) makes another `Station`.
     build_only : bool
-        It has no device.
+        Whether the worker has no device.
     builders : int, optional
-        How many schedules are built at once; by default one a core.
+        The number of schedules that are built at once; by default one for each core.
     name : str, optional
-        Of the worker; by default the machine's, of a GPU or without a device with that behind it: two workers of one
-        machine have different names.
+        The name of the worker. The default is the machine's name, followed by the GPU or "build", so that two workers
+        of a machine have different names.
     backend : str, optional
-        GPUs: "pycuda" or "cuda-bindings".
+        The backend of a GPU: "pycuda" or "cuda-bindings".
 
     Raises
     ------
     DeviceError
-        There is no such device.
+        This machine does not have the device.
     UnknownNameError, SpecError
-        No such spec.
+        The spec is unknown or wrong.
     RunError, MissingDependencyError
-        It cannot be measured on.
+        Nothing can be measured on the device.
     """
     name = name or socket.gethostname() + ("-build" if build_only else "" if device == "host" else f"-{device}")
     if ":" in device and not Path(device).exists():
         station: Station = resolve(device)(name, builders)
         return station
-    return Station(name, None if build_only else _device(device, backend), builders)
+    return Station(name, None if build_only else _find_device(device, backend), builders)
 
 
-def _device(named: str, backend: str | None) -> Device:
-    """Return the device of this machine that a word means."""
+def _find_device(named: str, backend: str | None) -> Device:
+    """Return the device of this machine with a name."""
     number = re.fullmatch(r"host_gpu(\d*)", named)
     try:
         spec = hardware(named)
@@ -92,22 +92,22 @@ def _device(named: str, backend: str | None) -> Device:
             raise
         spec = None
     if spec is not None and spec.kind == "cpu":
-        there = hardware("host")
-        differs = difference(spec, there)
+        host = hardware("host")
+        differs = difference(spec, host)
         if differs is not None:
-            raise DeviceError(f"{named} is {differs[0]}, this machine {differs[1]}; use --device host")
+            raise DeviceError(f"{named} is {differs[0]}, but this machine has {differs[1]}; use --device host")
         return Device(spec, {})
     from anatune.measure.cuda.detect import gpu_detection
 
-    found, why = gpu_detection(backend)
-    if not found:
-        raise DeviceError(f"{named}: {why}; --build-only builds where there is no GPU")
-    places = [int(number[1] or 0)] if number else [*range(len(found))]
+    gpus, why = gpu_detection(backend)
+    if not gpus:
+        raise DeviceError(f"{named}: {why}; use --build-only on a machine without GPU")
+    places = [int(number[1] or 0)] if number else [*range(len(gpus))]
     for place in places:
-        if place < len(found) and (spec is None or difference(spec, found[place]) is None):
-            return Device(spec or found[place], {"device": place, "backend": backend})
-    present = ", ".join(f"host_gpu{index or ''} ({gpu.model})" for index, gpu in enumerate(found))
-    raise DeviceError(f"{named} is no GPU of this machine, which has {present}")
+        if place < len(gpus) and (spec is None or difference(spec, gpus[place]) is None):
+            return Device(spec or gpus[place], {"device": place, "backend": backend})
+    present = ", ".join(f"host_gpu{index or ''} ({gpu.model})" for index, gpu in enumerate(gpus))
+    raise DeviceError(f"{named} is not a GPU of this machine, which has {present}")
 
 
 def run_worker(
@@ -119,105 +119,107 @@ def run_worker(
     name: str | None = None,
     tls: str | Path | None = None,
     backend: str | None = None,
-    tell: Joined | None = None,
+    tell: TellLine | None = None,
 ) -> None:
-    """Join a cluster and serve until this process is interrupted; comes back when the scheduler does.
+    """Join a cluster and serve until this process is interrupted; join again after the scheduler was restarted.
 
     Parameters
     ----------
     scheduler : str
-        Its address, as `cluster_address` takes it.
+        The address of the scheduler, as for `cluster_address`.
     device, build_only, builders, name, backend
-        As for `make_station`.
+        The same as in `make_station`.
     tls : str or Path, optional
-        Folder of the cluster's certificates.
+        The folder of the cluster's certificates.
     tell : callable, optional
-        Told in one line what happens.
+        Called with a line for each event.
 
     Raises
     ------
     SecurityError
         The address or the certificates cannot be used.
     DeviceError, UnknownNameError, SpecError, RunError, MissingDependencyError
-        As `make_station`.
+        The errors of `make_station`.
     """
     address = cluster_address(scheduler, tls)
-    server_options(address, tls)  # certificates that cannot be used are said before the device is tried
+    server_options(address, tls)  # report unusable certificates before the device is tried
     station = make_station(device, build_only=build_only, builders=builders, name=name, backend=backend)
     try:
-        asyncio.run(_until_told(_serve(address, tls, station, tell or _LOG.info)))
+        asyncio.run(_run_until_signal(_serve(address, tls, station, tell or _LOG.info)))
     finally:
         station.close()
 
 
-async def _until_told(serving: Awaitable[None]) -> None:
-    """Serve until SIGTERM: whoever ends services sends it, and processes and folders have to go with this one."""
+async def _run_until_signal(serving: Awaitable[None]) -> None:
+    """Serve until SIGTERM, which ends the process in an orderly way, with its subprocesses and folders."""
     task = asyncio.ensure_future(serving)
-    with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):  # not here, not in this thread
+    with contextlib.suppress(
+        NotImplementedError, RuntimeError, ValueError
+    ):  # not possible on this system or in this thread
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     with contextlib.suppress(asyncio.CancelledError):
         await task
 
 
-async def _serve(address: str, tls: str | Path | None, station: Station, tell: Joined) -> None:
-    """Join again and again."""
-    described = station.description
-    told = ""
+async def _serve(address: str, tls: str | Path | None, station: Station, tell: TellLine) -> None:
+    """Join the scheduler, serve it, and join again whenever it was lost."""
+    description = station.description
+    last_line = ""
     while True:
-        worker = await _joined(address, tls, station)
+        worker = await _try_join(address, tls, station)
         if isinstance(worker, str):
-            if told != worker:
-                tell(f"{worker}; tried again every {_RETRY_S:g} s")
-                told = worker
+            if last_line != worker:
+                tell(f"{worker}; trying again every {_RETRY_S:g} s")
+                last_line = worker
             await asyncio.sleep(_RETRY_S)
             continue
-        told = ""
-        tell(f"{described.name} joined {address}: {described.words}, builds {described.builders} at once")
+        last_line = ""
+        tell(f"{description.name} joined {address}: {description.words}, up to {description.builders} builds at once")
         try:
             await worker.finished()  # type: ignore[no-untyped-call]
         finally:
             await worker.close(timeout=1, executor_wait=False)
             shutil.rmtree(worker.local_directory, ignore_errors=True)
-        tell(f"{address}: the scheduler is gone; tried again every {_RETRY_S:g} s")
+        tell(f"{address}: the scheduler is gone; trying again every {_RETRY_S:g} s")
 
 
-async def _joined(address: str, tls: str | Path | None, station: Station) -> Worker | str:
-    """Return a worker that has joined, or in one line why there is none yet."""
+async def _try_join(address: str, tls: str | Path | None, station: Station) -> Worker | str:
+    """Return a worker that has joined, or a line with the reason why it could not."""
     try:
-        await asyncio.to_thread(scheduler_identity, address, tls)  # at once, where Dask tries for half a minute
+        await asyncio.to_thread(scheduler_identity, address, tls)  # fails at once, while Dask tries for half a minute
         return await join(address, tls, station)
     except DeviceError as error:
         return str(error)
     except AnatuneError:
         raise
-    except Exception as error:  # noqa: BLE001  Dask says in many ways that nobody is there
+    except Exception as error:  # noqa: BLE001  Dask raises many kinds of errors for a missing scheduler
         cause: BaseException = error
         while cause.__cause__ is not None:
             cause = cause.__cause__
         line = line_of(cause)
-    if "name taken" in line:  # by one that is gone and that the scheduler still waits for, too
-        return f"{address}: another worker there is called {station.description.name}; --name names this one"
-    return f"{address}: cannot join ({line})"
+    if "name taken" in line:  # perhaps by a lost worker that the scheduler still waits for
+        return f"{address}: another worker has the name {station.description.name}; choose another name with --name"
+    return f"{address}: the worker cannot join ({line})"
 
 
 async def join(address: str, tls: str | Path | None, station: Station) -> Worker:
-    """Return a `distributed.Worker` of this process that has joined; several may serve in one process.
+    """Start a `distributed.Worker` in this process and join; there may be several in one process.
 
     Raises
     ------
     OSError
-        Nobody answers.
+        The scheduler does not answer.
     SecurityError, RunError
-        The certificates cannot be used; there is no room for temporary files.
+        The certificates cannot be used, or there is no space for temporary files.
     """
     import dask
 
     package = import_distributed()
-    described = station.description
-    resources = {BUILD: described.builders, MEASURE: int(described.device is not None)}
+    description = station.description
+    resources = {BUILD: description.builders, MEASURE: int(description.device is not None)}
     threads = max(1, sum(resources.values()))
     settings = {
-        # A sample of all stacks every 10 ms would disturb what is timed.
+        # sampling all stacks every 10 ms would disturb timing
         "distributed.worker.profile.enabled": False,
         "distributed.admin.system-monitor.interval": "2s",
         "distributed.comm.timeouts.connect": f"{_GONE_S:g}s",
@@ -229,13 +231,13 @@ async def join(address: str, tls: str | Path | None, station: Station) -> Worker
             address,
             nthreads=threads,
             executor=ThreadPoolExecutor(threads, thread_name_prefix="task"),
-            name=described.name,
+            name=description.name,
             resources={word: count for word, count in resources.items() if count},
-            memory_limit=0,  # what is built is small; a worker that pauses or spills would disturb what is timed
+            memory_limit=0,  # kernels are small, and a worker that pauses or spills would disturb timing
             local_directory=str(folder),
-            startup_information={WORD: lambda _: msgspec.json.encode(described).decode()},
+            startup_information={WORD: lambda _: msgspec.json.encode(description).decode()},
             metrics={WORD: lambda _: msgspec.json.encode(station.standing()).decode()},
-            plugins=(_plugin(station),),
+            plugins=(_make_plugin(station),),
             death_timeout=_GONE_S,
             **server_options(address, tls),
         )
@@ -247,19 +249,19 @@ async def join(address: str, tls: str | Path | None, station: Station) -> Worker
     return worker
 
 
-def _plugin(station: Station) -> WorkerPlugin:
-    """Return what holds a worker's station, and notices when a session's last lease ends, also as its client dies."""
+def _make_plugin(station: Station) -> WorkerPlugin:
+    """Return the plugin that has a worker's station, and ends a session after its last lease."""
     from distributed import WorkerPlugin
 
     class StationPlugin(WorkerPlugin):
         name = PLUGIN
 
         def __init__(self) -> None:
-            self.desk = Desk(station)
+            self.desk = RequestHandler(station)
             self._leases: dict[str, set[str]] = {}
 
         def transition(self, key: object, start: str, finish: str, **more: object) -> None:
-            """Note which leases are held; let go a session that has none."""
+            """Track the leases of sessions, and release a session without leases."""
             if not str(key).startswith(f"{LEASE}-"):
                 return
             session = str(key).split("-")[-2]

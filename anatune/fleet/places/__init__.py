@@ -1,1 +1,1 @@
-"""Other machines as places that measure: a Dask cluster, boards behind a tracker."""
+"""Other machines as places to measure: a Dask cluster, or boards behind a tracker."""

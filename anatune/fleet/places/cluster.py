@@ -1,4 +1,4 @@
-"""Devices of a Dask cluster; builds of an executor beside this machine's device."""
+"""The places of a Dask cluster, and of an executor that builds for this machine's device."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ _LOG = logging.getLogger(__name__)
 
 _LOOK_S = 0.5
 _WAIT_S = 60.0
-"""How long one waits for the first worker of a cluster."""
+"""The seconds to wait for the first worker of a cluster."""
 
 
 def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) -> Place:
-    """Return the place that a session's `cluster` names: a scheduler's address, a client of one, or who builds.
+    """Return the place for a session's setting `cluster`: a scheduler's address, a client, or an executor that builds.
 
     Parameters
     ----------
     host : CpuSpec or GpuSpec, optional
-        What measures what an executor builds; detected by default.
+        The device of this machine that measures for an executor; detected by default.
 
     Raises
     ------
     SpaceError
-        It is nothing of the kind.
+        `cluster` is none of these.
     SecurityError, DeviceError, MissingDependencyError
         The cluster cannot be reached.
     """
@@ -49,7 +49,7 @@ def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) ->
     if isinstance(cluster, str):
         from anatune.fleet.cluster.security import connect
 
-        return ClusterPlace(connect(cluster, tls), own=True)
+        return ClusterPlace(connect(cluster, tls), owns_client=True)
     if isinstance(cluster, Executor):
         return ExecutorPlace(cluster, host)
     if all(hasattr(cluster, name) for name in ("submit", "scheduler", "loop", "sync")):  # distributed is not imported
@@ -57,7 +57,7 @@ def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) ->
 
         client: Any = cluster
         check_client(client)
-        return ClusterPlace(client, own=False)
+        return ClusterPlace(client, owns_client=False)
     raise SpaceError(
         f"tune: cluster is {shown(cluster)}, expected the address of a Dask scheduler, a distributed.Client, or a "
         "concurrent.futures.Executor"
@@ -70,92 +70,93 @@ class ClusterPlace(Place):
     Parameters
     ----------
     client : distributed.Client
+        The client of the scheduler.
     own : bool
         Whether `close` closes the client.
     wait_s : float
-        How long one waits for the first worker.
+        The seconds to wait for the first worker.
     """
 
-    def __init__(self, client: Any, *, own: bool, wait_s: float = _WAIT_S) -> None:
+    def __init__(self, client: Any, *, owns_client: bool, wait_s: float = _WAIT_S) -> None:
         from anatune.fleet.cluster.dask_fleet import DaskFleet
 
         self._client = client
-        self._own, self._wait_s = own, wait_s
+        self._owns_client, self._wait_s = owns_client, wait_s
         self._fleet: Callable[[str], DaskFleet] = functools.partial(DaskFleet, client)
-        self._missed: set[str] = set()  # kinds of devices that were waited for in vain: once is enough
+        self._missed: set[str] = set()  # kinds of devices without worker, for which it waits only once
 
     def hardware(self, named: HardwareLike) -> HardwareSpec:
-        """Return the spec that is meant: "host" and "host_gpu" are the devices of the workers."""
+        """Return the named spec; "host" and "host_gpu" mean the devices of the workers."""
         kind = {"host": "cpu", "host_gpu": "gpu"}.get(str(named).lower()) if isinstance(named, str) else None
         if kind is None:
             return super().hardware(named)
         workers = self._descriptions(kind)
         if not workers:
-            raise self._nobody(f"{named} means", kind)
-        kinds = _alike(workers)
+            raise self._no_worker_error(f"{named} means", kind)
+        kinds = _group_by_device(workers)
         if len(kinds) > 1:
             told = "; ".join(f"{alike[0].words} ({', '.join(worker.name for worker in alike)})" for alike in kinds)
             raise DeviceError(
                 f"{named} means the {kind.upper()} of the cluster's workers, which have {len(kinds)} different ones: "
-                f"{told}; name the one to tune for by its spec, or end the other workers"
+                f"{told}; name the spec of the one to tune for, or stop the other workers"
             )
         device = workers[0].device
         assert device is not None
         return device
 
     def check(self, hardware: HardwareSpec, device: DeviceChoice, *, built: bool) -> HardwareSpec:
-        """Return `hardware` if a worker has it; others are refused by the measurer, one by one."""
+        """Return `hardware` if a worker has it; the measurer refuses other workers."""
         devices = [worker.device for worker in self._descriptions(hardware.kind) if worker.device is not None]
         if not devices:
-            raise self._nobody(f"{hardware.name} needs", hardware.kind)
+            raise self._no_worker_error(f"{hardware.name} needs", hardware.kind)
         differences = [difference(hardware, there) for there in devices]
         if all(differs is not None for differs in differences):
             differs = differences[0]
             assert differs is not None
             raise DeviceError(
-                f"{hardware.name} is {differs[0]}, and no worker of the cluster has one: the first has {differs[1]}; "
-                "use --hw host or host_gpu, or start a worker there"
+                f"{hardware.name} is {differs[0]}, which no worker of the cluster has: the first one has {differs[1]}; "
+                "use --hw host or host_gpu, or start a worker on such a machine"
             )
         return hardware
 
-    def threads(self, hardware: HardwareSpec, asked: int | None) -> int:
-        """Return the threads that kernels run with: by default as many as every worker with the device can use."""
+    def threads(self, hardware: HardwareSpec, requested: int | None) -> int:
+        """Return the threads of kernels, by default as many as every worker with the device can use."""
         usable = [
             worker.environment.cores
             for worker in self._descriptions(hardware.kind)
             if worker.device is not None and difference(hardware, worker.device) is None
         ]
-        most = min(usable) if usable and asked is None else max(usable, default=None)
-        return choose_threads(hardware, asked, most if most is not None else hardware.most_threads)
+        most = min(usable) if usable and requested is None else max(usable, default=None)
+        return choose_threads(hardware, requested, most if most is not None else hardware.most_threads)
 
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
-        """Return what makes a measurer on the cluster."""
+        """Return a function that makes a measurer on the cluster."""
         from anatune.fleet.cluster.measurer import ClusterMeasurer
 
         return functools.partial(ClusterMeasurer, connect=self._fleet, wait_s=self._wait_s)
 
     def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
-        """Return what records have to say of the place: trials name their workers, with their environments."""
+        """Return the provenance for records; each trial has its worker and the worker's environment."""
         return {"measured": "cluster"}
 
     def close(self) -> None:
-        """Close the client, if it is the place's own."""
-        if self._own:
+        """Close the client if the place opened it."""
+        if self._owns_client:
             self._client.close()
 
-    def _nobody(self, asked: str, kind: str) -> DeviceError:
+    def _no_worker_error(self, purpose: str, kind: str) -> DeviceError:
         device = "host_gpu" if kind == "gpu" else "host"
         return DeviceError(
-            f"{asked} the {kind.upper()} of the cluster's workers, and none came in {self._wait_s:g} s; start one: "
-            f"`anatune worker --device {device}`"
+            f"{purpose} the {kind.upper()} of a worker, but none joined the cluster within {self._wait_s:g} s; "
+            f"start one with `anatune worker --device {device}`"
         )
 
     def _descriptions(self, kind: str) -> list[WorkerDescription]:
-        """Return the workers with a device of a kind; waits some time for the first."""
+        """Return the workers with a device of this kind; wait for the first one."""
         fleet = self._fleet("")
         wait_s = 0.0 if kind in self._missed else self._wait_s
         until = time.monotonic() + wait_s
-        told = False
+        has_warned = False
         while True:
             members = [member.description for member in fleet.look().workers.values()]
             seen = [description for description in members if description is not None]
@@ -165,15 +166,15 @@ class ClusterPlace(Place):
             if time.monotonic() >= until:
                 self._missed.add(kind)
                 return []
-            if not told:
+            if not has_warned:
                 there = f"{len(seen)} worker{'s' * (len(seen) > 1)} and no {kind.upper()}" if seen else "no worker"
                 _LOG.warning("the cluster has %s; waiting %g s for one", there, wait_s)
-                told = True
+                has_warned = True
             time.sleep(_LOOK_S)
 
 
-def _alike(workers: Sequence[WorkerDescription]) -> list[list[WorkerDescription]]:
-    """Return workers with devices, those with the same kind of device together."""
+def _group_by_device(workers: Sequence[WorkerDescription]) -> list[list[WorkerDescription]]:
+    """Group workers by device."""
     kinds: list[list[WorkerDescription]] = []
     for worker in workers:
         for kind in kinds:
@@ -190,14 +191,14 @@ def _alike(workers: Sequence[WorkerDescription]) -> list[list[WorkerDescription]
 
 
 class ExecutorPlace(LocalPlace):
-    """Device of this machine, for which an executor builds.
+    """The device of this machine, for which an executor builds.
 
     Parameters
     ----------
     executor : Executor
-        Not shut down here.
+        The executor; it is not shut down here.
     host : CpuSpec or GpuSpec, optional
-        As for `LocalPlace`.
+        The same as in `LocalPlace`.
     """
 
     is_here = False
@@ -207,11 +208,11 @@ class ExecutorPlace(LocalPlace):
         self._executor = executor
 
     def measurer(self, make: MakeMeasurer) -> MakeMeasurer:
-        """Return what makes a measurer whose builds are the executor's."""
+        """Return a function that makes a measurer for which the executor builds."""
         from anatune.fleet.cluster.executor_fleet import ExecutorMeasurer
 
-        def made(workload: Workload, hardware: HardwareSpec, **more: Any) -> ExecutorMeasurer:
+        def make_measurer(workload: Workload, hardware: HardwareSpec, **more: Any) -> ExecutorMeasurer:
             where: dict[str, Any] = {name: more.pop(name) for name in ("device", "backend") if name in more}
             return ExecutorMeasurer(workload, hardware, executor=self._executor, where=where, **more)
 
-        return made
+        return make_measurer

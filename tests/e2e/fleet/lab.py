@@ -147,7 +147,7 @@ class Lab:
         """Start one, at the same address as the one before."""
         words = ("cluster", "scheduler", "--port", self.port)
         self.scheduler = self._start("scheduler", words)
-        wait_until("the scheduler", lambda: "workers join by" in self.scheduler.printed)
+        wait_until("the scheduler", lambda: "workers join with" in self.scheduler.printed)
         return self.scheduler
 
     def _start(self, name, words, **more):
@@ -257,7 +257,9 @@ class Session(threading.Thread):
 
     def run(self):
         try:
-            with contextlib.closing(ClusterPlace(connect(self._address), own=True, wait_s=self._wait_s)) as place:
+            with contextlib.closing(
+                ClusterPlace(connect(self._address), owns_client=True, wait_s=self._wait_s)
+            ) as place:
                 self.result = session_of(self._address, *self._what, self.progress.append, place, **self._more).run()
         except AnatuneError as error:
             self.error = error
@@ -306,7 +308,7 @@ def main(address, records, trials):
         print(f"reported {progress.done}", flush=True)  # noqa: T201
 
     try:
-        with contextlib.closing(ClusterPlace(connect(address), own=True)) as place:
+        with contextlib.closing(ClusterPlace(connect(address), owns_client=True)) as place:
             session_of(address, records, int(trials), tell, place).run()
     except TuningInterrupted as stop:
         sys.exit(f"interrupted after {len(stop.result.trials)} trials")

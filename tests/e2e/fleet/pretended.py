@@ -23,7 +23,7 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RunError
 from anatune.fleet.cluster import tasks
 from anatune.fleet.cluster.builder import trouble_of
-from anatune.fleet.cluster.messages import Answer, Built, Packed, Running, Standing, unpack
+from anatune.fleet.cluster.messages import BuildResult, Packed, Running, WorkerAnswer, WorkerStanding, unpack
 from tests.unit.fleet.cluster.pretended import HARDWARE, REFERENCE_S, describe
 
 FOLDER = "FLEET_FOLDER"
@@ -88,8 +88,8 @@ class PretendedStation:
             elif key and self.fault == "wrong digest":
                 made = msgspec.structs.replace(made, content=b"another library")
             elif key and self.fault == "builds nothing":
-                return Built(failure=Measurement(Outcome.BUILD_ERROR, "LLVM says no"))
-            return Built(made, build_s=0.001)
+                return BuildResult(failure=Measurement(Outcome.BUILD_ERROR, "LLVM says no"))
+            return BuildResult(made, build_s=0.001)
         finally:
             self._running.pop(mine)
 
@@ -149,7 +149,7 @@ class PretendedStation:
     def standing(self):
         now = time.monotonic()
         running = tuple(Running(*one[:3], now - one[3]) for one in [*self._running.values()])
-        return Standing(running, len(self._sessions), self._built, self._measured)
+        return WorkerStanding(running, len(self._sessions), self._built, self._measured)
 
     def close(self):
         self._end.set()
@@ -162,7 +162,7 @@ def _falsify_answers(station):
     encode = tasks.encode
 
     def falsified(message):
-        if isinstance(message, Answer) and message.number:
+        if isinstance(message, WorkerAnswer) and message.number:
             if station.fault == "rubbish":
                 return b"\x93rubbish"
             if station.fault == "no bytes":

@@ -27,4 +27,4 @@ def test_files_are_a_page_that_looks_right(anatune, open_page, tmp_path):
     rows = table.locator("tbody tr").all_inner_texts()
     assert rows[0].split()[0] == "1"
     assert rows[-1].split()[0] == "4096"
-    expect(page.locator("body")).to_contain_text("What is sure and what is not")
+    expect(page.locator("body")).to_contain_text("How reliable these numbers are")

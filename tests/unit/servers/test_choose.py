@@ -57,7 +57,7 @@ def test_weights_come_in_whole_blocks_and_groups(bits, group, hidden, depths):
 def test_weights_of_4_bits_are_a_quarter_of_the_bytes():
     packed = Experts(128, 768, 2048, 8, "int4_w4a16", group=32)
     tiles = space_of(packed, H200)
-    quarter, whole = (race(shape, 16, H200, tiles).floor.time_s for shape in (packed, SHAPE))
+    quarter, whole = (race(shape, 16, H200, tiles).bound.time_s for shape in (packed, SHAPE))
     assert quarter < 0.45 * whole
 
 
@@ -110,4 +110,4 @@ def test_nothing_is_faster_than_the_bound(hw, shape):
     tiles = space_of(shape, spec)
     for tokens in (1, 4096):
         found = race(shape, tokens, spec, tiles)
-        assert 0 < found.floor.time_s <= found.time_s.min()
+        assert 0 < found.bound.time_s <= found.time_s.min()

@@ -6,7 +6,7 @@ import pytest
 
 from anatune.cli.main import main
 from anatune.core.hardware.files import hardware
-from anatune.servers.measuring import Measuring
+from anatune.servers.measuring import MeasureOptions
 from tests.unit.measure.fake_cuda import BACKEND
 from tests.unit.servers.pretended import Pretended
 
@@ -78,7 +78,7 @@ def test_the_version_of_triton_in_the_server_matters_to_scales_of_blocks(tmp_pat
     assert main([*checked, "--triton-version", "3.1.0"]) == 0
     assert json.loads(capsys.readouterr().out)[0]["best"][0] == 64
     assert main([*checked, "--triton-version", "new"]) == 1
-    assert "expected what triton.__version__ says" in capsys.readouterr().err
+    assert "expected a value of triton.__version__" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("server", ["vllm", "sglang"])
@@ -131,10 +131,10 @@ def test_a_page(tmp_path, capsys):
 
 
 def test_the_few_best_are_measured(tmp_path, capsys, monkeypatch):
-    real = Measuring
+    real = MeasureOptions
     host = hardware("h200")
     monkeypatch.setattr(
-        "anatune.servers.measuring.Measuring",
+        "anatune.servers.measuring.MeasureOptions",
         lambda records, device, backend: real(records, device, backend, host, Pretended),
     )
     monkeypatch.setattr("anatune.tuning.places.local.LocalPlace.provenance", lambda *_: {})
@@ -167,11 +167,11 @@ PRODUCT, MANY = ("--n", "1536", "--k", "7168"), "9" * 5000
     ("words", "said"),
     [
         *(
-            (["vllm", "--hw", "h200", *PRODUCT, name, "4"], f"{name} is for experts, and the layer is a product")
+            (["vllm", "--hw", "h200", *PRODUCT, name, "4"], f"{name} is for experts, but the layer is a product")
             for name in ("--experts", "--intermediate", "--hidden", "--top-k", "--tp", "--group-size", "--power-law")
         ),
         *(
-            (["vllm", "--hw", "h200", "--model", "config.json", name, "4"], f"{name} goes without --model")
+            (["vllm", "--hw", "h200", "--model", "config.json", name, "4"], f"{name} is part of --model")
             for name in ("--experts", "--intermediate", "--hidden", "--top-k")
         ),
         (["vllm", "--hw", "h200", *PRODUCT, "--model", "config.json"], "--model is for experts"),
@@ -179,10 +179,10 @@ PRODUCT, MANY = ("--n", "1536", "--k", "7168"), "9" * 5000
         (["vllm", "--hw", "h200", *MOE, "--rows", MANY], "--rows is '999"),
         (["vllm", "--hw", "h200", *MOE, "--block-shape", f"128,{MANY}"], "--block-shape is '999"),
         (["vllm", "--hw", "a100_sxm", *MOE, "--dtype", "fp8_w8a8"], "no matrix instruction for 8-bit floats"),
-        (["vllm", "--hw", "h200"], "which layer?"),
-        (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k go together"),
-        (["vllm", "--hw", "h200", *MOE, "--tp", "3"], "does not divide"),
-        (["vllm", "--hw", "h200", *PRODUCT[:3], "7160"], "k is 7160, expected a multiple of 128: servers refuse"),
+        (["vllm", "--hw", "h200"], "no layer"),
+        (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k belong together"),
+        (["vllm", "--hw", "h200", *MOE, "--tp", "3"], "cannot be divided evenly"),
+        (["vllm", "--hw", "h200", *PRODUCT[:3], "7160"], "k is 7160, expected a multiple of 128, because servers"),
         (["vllm", "--hw", "h200", "--n", "96", "--k", "7168"], "n is 96, expected a multiple of 128"),
         *(
             (
@@ -210,19 +210,19 @@ PRODUCT, MANY = ("--n", "1536", "--k", "7168"), "9" * 5000
             )
             for server, more in (("vllm", ()), ("sglang", ("--triton-version", "3.4.0+git0b5f1f2e")))
         ),
-        (["vllm", "--hw", "h200", *MOE, "--ep", "3"], "does not divide by --ep 3"),
-        (["vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "3"], "--tp 8 does not divide by --ep 3"),
-        (["vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "4"], "vLLM spreads experts over all ranks"),
+        (["vllm", "--hw", "h200", *MOE, "--ep", "3"], "cannot be divided evenly by --ep 3"),
+        (["vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "3"], "--tp 8 is not a multiple of --ep 3"),
+        (["vllm", "--hw", "h200", *MOE, "--tp", "8", "--ep", "4"], "vLLM distributes experts over all ranks"),
         (["vllm", "--hw", "h200", "--n", "1536", "--k", "7168", "--ep", "4"], "--ep is for experts"),
-        (["vllm", "--hw", "h200", *MOE, "--dtype", "int4_w4a16"], "say --group-size"),
-        (["vllm", "--hw", "h200", *MOE, "--group-size", "64"], "goes with int4_w4a16"),
-        (["vllm", "--hw", "h200", *MOE, "--records", "r.sqlite"], "--records goes with --measure"),
-        (["vllm", "--hw", "h200", *MOE, "--device", "0"], "--device goes with --measure"),
+        (["vllm", "--hw", "h200", *MOE, "--dtype", "int4_w4a16"], "(--group-size)"),
+        (["vllm", "--hw", "h200", *MOE, "--group-size", "64"], "needs the dtype int4_w4a16"),
+        (["vllm", "--hw", "h200", *MOE, "--records", "r.sqlite"], "--records needs --measure"),
+        (["vllm", "--hw", "h200", *MOE, "--device", "0"], "--device needs --measure"),
         (["vllm", "--hw", "h200", *MOE, "--measure"], "--measure for h200 needs that GPU"),
         (["vllm", "--hw", "mi300x", *MOE, "--measure"], "is no NVIDIA GPU"),
         (["vllm", "--hw", "h200", *MOE, "--block-shape", "128"], "two sizes"),
         (["vllm", "--hw", "h200", *MOE, "--rows", "0"], "--rows"),
-        (["vllm", "--hw", "ryzen_7950x", *MOE], "is no GPU"),
+        (["vllm", "--hw", "ryzen_7950x", *MOE], "is not a GPU"),
         (["vllm", "--hw", "gtx1080ti", *MOE], "--device-name"),
         (["sglang", "--hw", "h200", *MOE], "--triton-version"),
         (["sglang", "--hw", "h200", "--n", "64", "--k", "64", "--down"], "--down"),

@@ -6,7 +6,7 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
-from anatune.servers.files import MANIFEST, Request, write_configs
+from anatune.servers.files import MANIFEST, ConfigRequest, write_configs
 from anatune.servers.shapes import Experts, Product
 from tests.wording import refuses
 
@@ -15,7 +15,7 @@ FIELDS = {"BLOCK_SIZE_M", "BLOCK_SIZE_N", "BLOCK_SIZE_K", "GROUP_SIZE_M", "num_w
 
 
 def request(server="vllm", **fields):
-    return Request(server, H200, (SHAPE,), rows=(1, 512), **{"force": True, **fields})
+    return ConfigRequest(server, H200, (SHAPE,), rows=(1, 512), **{"force": True, **fields})
 
 
 def test_a_file_and_its_manifest(tmp_path):
@@ -34,7 +34,9 @@ def test_a_file_and_its_manifest(tmp_path):
 
 
 def test_the_default_of_a_layer_without_a_tuned_file_is_no_faster(tmp_path):
-    (written,) = write_configs(Request("vllm", H200, (Experts(96, 768, 2048, 8),), rows=(1, 512), force=True), tmp_path)
+    (written,) = write_configs(
+        ConfigRequest("vllm", H200, (Experts(96, 768, 2048, 8),), rows=(1, 512), force=True), tmp_path
+    )
     for choice in written.choices:
         assert choice.time_s <= 1.001 * choice.default_s
 
@@ -61,7 +63,7 @@ def test_a_file_of_others_stays(tmp_path):
 def test_floats_of_8_bits_need_an_instruction(tmp_path, hw):
     for shape in (Experts(128, 768, 2048, 8, "fp8_w8a8"), Product(1536, 7168)):
         with refuses(SpaceError):
-            write_configs(Request("vllm", hardware(hw), (shape,), device="X"), tmp_path / "out")
+            write_configs(ConfigRequest("vllm", hardware(hw), (shape,), device="X"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -76,5 +78,5 @@ def test_sglang_has_folders_and_files_of_the_down_product(tmp_path):
 
 
 def test_amds_files_have_more_fields(tmp_path):
-    (written,) = write_configs(Request("vllm", hardware("mi300x"), (SHAPE,), rows=(16,), force=True), tmp_path)
+    (written,) = write_configs(ConfigRequest("vllm", hardware("mi300x"), (SHAPE,), rows=(16,), force=True), tmp_path)
     assert set(json.loads((tmp_path / written.path).read_text())["16"]) > FIELDS

@@ -6,7 +6,7 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
-from anatune.servers.files import Request, write_configs
+from anatune.servers.files import ConfigRequest, write_configs
 from anatune.servers.judging import check_file
 from anatune.servers.shapes import Experts, Product
 from tests.wording import refuses
@@ -16,7 +16,7 @@ BLOCKS = (128, 128)
 
 
 def test_a_file_is_judged(tmp_path):
-    (written,) = write_configs(Request("vllm", H200, (SHAPE,), rows=(1, 512), force=True), tmp_path)
+    (written,) = write_configs(ConfigRequest("vllm", H200, (SHAPE,), rows=(1, 512), force=True), tmp_path)
     place = tmp_path / written.path
     assert [entry.time_s / entry.best_s for entry in check_file(place, SHAPE, H200)] == pytest.approx(
         [1.0, 1.0], abs=2e-3

@@ -5,7 +5,7 @@ import pytest
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
 from anatune.servers.choose import race, space_of
-from anatune.servers.kernels import Measured, schedule_of, workloads_of
+from anatune.servers.kernels import MeasuredTiles, schedule_of, workloads_of
 from anatune.servers.shapes import Experts, Product
 from tests.wording import refuses
 
@@ -56,6 +56,6 @@ def test_blocks_of_other_sizes_are_not_measured():
 
 
 def test_a_tile_has_a_time_when_all_its_kernels_have():
-    known, tile = Measured(2), (16, 64, 64, 4, 3, 1, 1)
+    known, tile = MeasuredTiles(2), (16, 64, 64, 4, 3, 1, 1)
     known.times = {(1, tile, 0): 1e-5, (2, tile, 1): 1e-5, (3, tile, 1): 2e-5, (3, tile, 0): 1e-5}
     assert [known.parts(rows, tile) for rows in range(4)] == [None, None, None, [1e-5, 2e-5]]

@@ -14,8 +14,8 @@ from anatune.measure.cuda.measurer import GpuMeasurer
 from anatune.measure.run.measurer import Limits
 from anatune.measure.run.timing import TimingProtocol
 from anatune.records.store import RecordStore
-from anatune.servers.files import MANIFEST, Request, write_configs
-from anatune.servers.measuring import RECORDS, Measuring
+from anatune.servers.files import MANIFEST, ConfigRequest, write_configs
+from anatune.servers.measuring import RECORDS, MeasureOptions
 from anatune.servers.shapes import Experts, Product
 from tests.unit.measure.fake_cuda import BACKEND, ENTRIES, STATE
 from tests.unit.servers.pretended import Pretended
@@ -29,7 +29,7 @@ BUILDS = ENTRIES._replace(builder="tests.unit.measure.fake_cuda:build_triton")
 
 def measuring(script=None, **more):
     counted = functools.partial(Pretended, script=script, count=itertools.count())
-    return Measuring(backend=BACKEND, host=H200, **{"measurer": counted, **more})
+    return MeasureOptions(backend=BACKEND, host=H200, **{"measurer": counted, **more})
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +38,7 @@ def _backend(monkeypatch):
 
 
 def written(folder, rows=(2, 16), keep=2, how=None, on_kernel=lambda done, total: None, **more):
-    request = Request("vllm", H200, (SHAPE,), rows=rows, keep=keep, **{"force": True, **more})
+    request = ConfigRequest("vllm", H200, (SHAPE,), rows=rows, keep=keep, **{"force": True, **more})
     return write_configs(request, folder, measuring=how or measuring(), on_kernel=on_kernel)
 
 
@@ -83,7 +83,7 @@ def test_the_fastest_of_the_list_is_written(tmp_path):
 
 
 def test_files_of_both_products_share_block_m(tmp_path):
-    request = Request("sglang", H200, (SHAPE,), rows=(2, 64), keep=4, triton="3.6.0", down=True, force=True)
+    request = ConfigRequest("sglang", H200, (SHAPE,), rows=(2, 64), keep=4, triton="3.6.0", down=True, force=True)
     up, down = write_configs(request, tmp_path, measuring=measuring())
     for one, other in zip(up.choices, down.choices, strict=True):
         assert one.tile[0] == other.tile[0]
@@ -91,7 +91,7 @@ def test_files_of_both_products_share_block_m(tmp_path):
 
 
 def test_a_product_has_one_kernel(tmp_path):
-    request = Request("vllm", H200, (Product(256, 512),), rows=(8,), keep=2, force=True)
+    request = ConfigRequest("vllm", H200, (Product(256, 512),), rows=(8,), keep=2, force=True)
     (file,) = write_configs(request, tmp_path, measuring=measuring())
     assert file.choices[0].measured_s in {trial.measurement.time_s for trial in recorded(tmp_path / RECORDS)}
 
@@ -104,11 +104,13 @@ def test_what_was_measured_is_not_measured_again(tmp_path):
     assert again.choices == first.choices
     assert len(recorded(tmp_path / RECORDS)) == count
     with refuses(SpaceError):
-        write_configs(Request("vllm", H200, (SHAPE,), rows=(2,), force=True), tmp_path)
+        write_configs(ConfigRequest("vllm", H200, (SHAPE,), rows=(2,), force=True), tmp_path)
 
 
 def test_rows_whose_tiles_fail_have_the_models_choice(tmp_path):
-    (model,) = write_configs(Request("vllm", H200, (SHAPE,), rows=(2, 16), keep=1, force=True), tmp_path / "model")
+    (model,) = write_configs(
+        ConfigRequest("vllm", H200, (SHAPE,), rows=(2, 16), keep=1, force=True), tmp_path / "model"
+    )
     failed = dict.fromkeys(range(2), Measurement(Outcome.WRONG_RESULT, "off by 3"))
     (file,) = written(tmp_path / "out", keep=1, how=measuring(failed))
     first, second = file.choices
@@ -167,7 +169,7 @@ def test_rows_that_are_not_asked_for_stay(tmp_path):
 
 
 def test_a_file_of_its_own_for_the_down_product_has_the_same_rows(tmp_path):
-    request = Request("sglang", H200, (SHAPE,), rows=(2, 64), triton="3.6.0", force=True)
+    request = ConfigRequest("sglang", H200, (SHAPE,), rows=(2, 64), triton="3.6.0", force=True)
     write_configs(request, tmp_path, measuring=measuring())
     with refuses(SpaceError):
         write_configs(replace(request, down=True, rows=(2,)), tmp_path, measuring=measuring())
@@ -183,15 +185,15 @@ def test_what_does_not_fit_the_memory_is_left_out(tmp_path, monkeypatch):
 
 
 def test_without_the_gpu_one_line_says_so(tmp_path):
-    request = Request("vllm", H200, (SHAPE,), force=True)
+    request = ConfigRequest("vllm", H200, (SHAPE,), force=True)
     with refuses(DeviceError) as error:
-        write_configs(request, tmp_path / "out", measuring=Measuring())
+        write_configs(request, tmp_path / "out", measuring=MeasureOptions())
     assert "\n" not in str(error.value)
     with refuses(DeviceError):
-        Measuring(host=hardware("h100_sxm")).check(H200)
+        MeasureOptions(host=hardware("h100_sxm")).check(H200)
     with refuses(DeviceError):
-        Measuring().check(hardware("mi300x"))
-    uneven = Request("vllm", H200, (Experts(4, 64, 64, 2, "fp8_w8a8", (64, 64)),), force=True)
+        MeasureOptions().check(hardware("mi300x"))
+    uneven = ConfigRequest("vllm", H200, (Experts(4, 64, 64, 2, "fp8_w8a8", (64, 64)),), force=True)
     with refuses(SpaceError):
         write_configs(uneven, tmp_path / "out", measuring=measuring())
     assert not (tmp_path / "out").exists()

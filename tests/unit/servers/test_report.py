@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from anatune.report.text import plain
-from anatune.servers.judging import Judged
+from anatune.servers.judging import JudgedEntry
 from anatune.servers.report import gain_text, judged_lines, sure_text, written_lines
-from anatune.servers.written import Choice, Written
+from anatune.servers.written import RowChoice, WrittenFile
 from tests.unit.servers.written import REQUEST, SHAPE, TILE, USUAL, choices, written
 
 
@@ -31,7 +31,7 @@ def test_what_was_measured_is_said():
 def test_gains():
     def told(*rows, **fields):
         return gain_text(
-            Written("E=64,N=1024,device_name=NVIDIA_H200.json", SHAPE, [choices()[row] for row in rows], **fields)
+            WrittenFile("E=64,N=1024,device_name=NVIDIA_H200.json", SHAPE, [choices()[row] for row in rows], **fields)
         )
 
     assert told(0, 1, 2) == "Predicted gain over the server's default: 25 % in the median, 50 % at most."
@@ -44,8 +44,8 @@ def test_gains():
 
 
 def test_a_tuned_file_that_is_not_here_is_compared_with_nothing():
-    unknown = [Choice(1, TILE, 2e-5, None, None, 1e-5, "launch")]
-    file = Written("E=64,N=1024,device_name=NVIDIA_H200.json", SHAPE, unknown, "vLLM 0.33.0", "it has a tuned one")
+    unknown = [RowChoice(1, TILE, 2e-5, None, None, 1e-5, "launch")]
+    file = WrittenFile("E=64,N=1024,device_name=NVIDIA_H200.json", SHAPE, unknown, "vLLM 0.33.0", "it has a tuned one")
     text = plain(written_lines(REQUEST, Path("out"), [file], 80))
     assert "NVIDIA_H200.json: not written" in text
     assert "Not written: it has a tuned one." in text
@@ -54,12 +54,12 @@ def test_a_tuned_file_that_is_not_here_is_compared_with_nothing():
 
 
 def test_what_was_judged():
-    judged = [Judged(1, TILE, 2.2e-5, USUAL, 2e-5), Judged(8, TILE, None, USUAL, 2e-5)]
+    judged = [JudgedEntry(1, TILE, 2.2e-5, USUAL, 2e-5), JudgedEntry(8, TILE, None, USUAL, 2e-5)]
     text = plain(judged_lines(judged, 80, SHAPE))
     assert "10 %" in text
     assert "does not run" in text
 
 
 def test_how_sure_it_is_depends_on_the_layer():
-    assert "layers of experts are off" in sure_text(REQUEST.shapes)
+    assert "Compared with published measurements" in sure_text(REQUEST.shapes)
     assert "experts" not in sure_text(REQUEST.shapes[1:])

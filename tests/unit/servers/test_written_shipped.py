@@ -7,8 +7,8 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
-from anatune.servers.files import MANIFEST, Request, write_configs
-from anatune.servers.measuring import Measuring
+from anatune.servers.files import MANIFEST, ConfigRequest, write_configs
+from anatune.servers.measuring import MeasureOptions
 from anatune.servers.shapes import Experts, Product
 from anatune.servers.written import find_shipped
 from tests.unit.measure.fake_cuda import BACKEND
@@ -61,20 +61,22 @@ def test_the_server_that_is_installed_here_is_asked_first(tmp_path, monkeypatch)
 
 
 def test_predicted_tiles_do_not_take_the_place_of_tuned_ones(tmp_path):
-    request = Request("vllm", H100, (MIXTRAL,), rows=(1, 64))
+    request = ConfigRequest("vllm", H100, (MIXTRAL,), rows=(1, 64))
     (file,) = write_configs(request, tmp_path / "out")
     assert file.not_written.startswith("vLLM 0.33.0 ships a file that was tuned on this device")
     assert [(one.default, one.gain) for one in file.choices] == [(None, None)] * 2
     assert not (tmp_path / "out").exists()
     tuned = tmp_path / "tuned.json"
     tuned.write_text(json.dumps({"1": TUNED}))
-    (file,) = write_configs(Request("vllm", H100, (MIXTRAL,), rows=(1,), against=tuned, force=True), tmp_path / "out")
+    (file,) = write_configs(
+        ConfigRequest("vllm", H100, (MIXTRAL,), rows=(1,), against=tuned, force=True), tmp_path / "out"
+    )
     assert (file.shipped, file.not_written, file.choices[0].default[:3]) == ("the server", "", (32, 64, 64))
     assert (tmp_path / "out" / MANIFEST).exists()
 
 
 def test_a_file_that_gains_nothing_is_not_written(tmp_path):
-    request = Request("vllm", hardware("rtx4090"), (MIXTRAL,), rows=(1, 64))
+    request = ConfigRequest("vllm", hardware("rtx4090"), (MIXTRAL,), rows=(1, 64))
     (file,) = write_configs(request, tmp_path / "out")
     assert max(one.gain for one in file.choices) < 1.05
     assert file.not_written.startswith("no entry is predicted to gain 5 %")
@@ -83,12 +85,12 @@ def test_a_file_that_gains_nothing_is_not_written(tmp_path):
 
 def test_measured_tiles_take_it_where_they_gain(tmp_path, monkeypatch):
     monkeypatch.setattr("anatune.tuning.places.local.LocalPlace.provenance", lambda *_: {})
-    request = Request("vllm", hardware("h200"), (Product(1536, 7168),), rows=(8,), keep=2)
-    how = Measuring(None, 0, BACKEND, request.spec, Pretended)
+    request = ConfigRequest("vllm", hardware("h200"), (Product(1536, 7168),), rows=(8,), keep=2)
+    how = MeasureOptions(None, 0, BACKEND, request.spec, Pretended)
     with refuses(SpaceError):
         write_configs(request, tmp_path / "out", measuring=how)
     tuned = tmp_path / PRODUCT
     tuned.write_text(json.dumps({"8": {**TUNED, "BLOCK_SIZE_K": 128}}))
-    (file,) = write_configs(Request(**{**vars(request), "against": tuned}), tmp_path / "out", measuring=how)
+    (file,) = write_configs(ConfigRequest(**{**vars(request), "against": tuned}), tmp_path / "out", measuring=how)
     assert file.choices[0].default_measured_s is not None
     assert bool(file.not_written) is (file.choices[0].gain < 1.05)

@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from anatune.adapters.kernel_tuner.names import CLBLAST, clblast_gemm, roles_of, rounded_workload, tile_points
+from anatune.adapters.kernel_tuner.names import CLBLAST, clblast_gemm, pad_workload, roles_of, tile_points
 from anatune.errors import SpaceError
 from tests.wording import refuses
 
@@ -104,8 +104,8 @@ def test_wrong_names_are_one_line(names):
 
 
 def test_rounded_workloads_are_matrix_products():
-    assert rounded_workload(MATMUL, MATMUL.extents) is MATMUL
+    assert pad_workload(MATMUL, MATMUL.extents) is MATMUL
     transposed = anatune.matmul(60, 64, 32, transpose_a=True)
-    assert rounded_workload(transposed, {"i": 64, "j": 64, "k": 32}) == anatune.matmul(64, 64, 32, transpose_a=True)
+    assert pad_workload(transposed, {"i": 64, "j": 64, "k": 32}) == anatune.matmul(64, 64, 32, transpose_a=True)
     conv = anatune.conv2d(1, 8, 14, 14, 16, 3, 3, padding=1)
-    assert rounded_workload(conv, {**conv.extents, "f": 32}) is conv  # guarded, not padded
+    assert pad_workload(conv, {**conv.extents, "f": 32}) is conv  # guarded, not padded

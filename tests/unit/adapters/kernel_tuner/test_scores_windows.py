@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.adapters.kernel_tuner.names import tile_points
-from anatune.adapters.kernel_tuner.scores import shared_by_windows
+from anatune.adapters.kernel_tuner.scores import window_load_share
 
 CONV = anatune.conv2d(1, 1, 4110, 4110, 1, 15, 15)
 NAMES = {
@@ -21,7 +21,7 @@ NAMES = {
 def test_loads_are_those_of_compiled_kernels(by, tx, ty, loads):
     """LDS instructions of NVRTC 12.9, sm_80: a 15 x 15 filter, all loops unrolled, weights in constant memory."""
     points, _, _ = tile_points(NAMES, CONV, ("bx", "by", "tx", "ty"), [(32, by, tx, ty)])
-    left = shared_by_windows(CONV, points)[0]
+    left = window_load_share(CONV, points)[0]
     results = tx * ty
     weights = 1  # the model counts one load of a weight for all results
     assert left == pytest.approx((loads / 225 + weights) / (results + weights))
@@ -30,4 +30,4 @@ def test_loads_are_those_of_compiled_kernels(by, tx, ty, loads):
 def test_nothing_overlaps_in_a_matrix_product():
     matmul = anatune.matmul(64, 64, 64)
     points = anatune.space(matmul, "rtx3090").sample_points(20, 0)
-    assert np.all(shared_by_windows(matmul, points) == 1.0)
+    assert np.all(window_load_share(matmul, points) == 1.0)

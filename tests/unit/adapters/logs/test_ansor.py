@@ -63,7 +63,7 @@ def test_shapes_settle_a_product_unless_it_is_square(tmp_path):
     line = ansor(extent=32, i=(1, 8, 1, 2))
     line["i"][0][0] = key([32, 64], [64, 64], [32, 64])
     square = read_foreign(written(tmp_path / "log.json", line), GPU)
-    assert "may be several" in next(iter(square.left_out))
+    assert "several products fit" in next(iter(square.left_out))
     line["i"][1][1][2] = ["SP", 3, 5, 16, [1, 16, 1, 1], 1]
     line["i"][0][0] = key([32, 64], [16, 64], [32, 16])
     (found,) = read_foreign(written(tmp_path / "log.json", line), GPU).trials
@@ -126,4 +126,4 @@ def test_recorded_rows_written_back_as_a_log_are_the_same_points(recorded, tmp_p
         assert schedule.vector == {"A": widths.get(row.vec_d, 1), "B": widths.get(row.vec_w, 1)}
         assert (one.trial.measurement.time_s == row.time_s) == (row.err == 0)
     wrong = read_foreign(path, anatune.hardware("rtx3080"), workload)
-    assert wrong.left_out == {"measured on sm_37, but rtx3080 is of sm_86": len(rows)}
+    assert wrong.left_out == {"measured on sm_37, but rtx3080 has sm_86": len(rows)}

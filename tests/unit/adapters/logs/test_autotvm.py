@@ -145,7 +145,7 @@ def test_spatial_pack_where_its_vectors_are_channels(tmp_path):
     bare = task(line["input"][1], line["input"][0], arguments, {**knobs, "ann_spatial": ["unroll", "none", "none"]})
     a72 = hardware("cortex_a72")
     assert "columns (reorder_0)" in reasons(tmp_path, columns, hw=a72)[0]
-    assert "no vectors" in reasons(tmp_path, bare, hw=a72)[0]
+    assert "it is not vectorised" in reasons(tmp_path, bare, hw=a72)[0]
     assert "compiled for arm, but xeon_8124m" in reasons(tmp_path, line, hw=CPU)[0]
 
 
@@ -154,8 +154,8 @@ def test_spatial_pack_where_its_vectors_are_channels(tmp_path):
     [
         ("dense_small_batch.gpu", "splits the reduction over threads"),
         ("conv2d_nchw_winograd.cuda", "Winograd"),
-        ("conv2d_cudnn.cuda", "template conv2d_cudnn.cuda is not read"),
-        ("conv2d_NCHWc_int8.x86", "is not read"),
+        ("conv2d_cudnn.cuda", "template conv2d_cudnn.cuda is not supported"),
+        ("conv2d_NCHWc_int8.x86", "is not supported"),
     ],
 )
 def test_templates_that_are_not_read_are_named(tmp_path, name, text):
@@ -168,7 +168,7 @@ def test_what_the_cpu_space_cannot_say_is_named(tmp_path):
     arguments = [tensor(64, 128), tensor(128, 128), None, "float32"]
     nopack = task("dense_nopack.x86", SKYLAKE, arguments, {"tile_x": [8, 16], "tile_y": [8, 8], "tile_k": [8, 16]})
     halves = {"tile_y": [4, 2, 8], "tile_x": [2, 2, 32], "tile_k": [64, 2], "tile_inner": [16, 4]}
-    assert "makes vectors of the reduction" in reasons(tmp_path, nopack, hw=CPU)[0]
+    assert "vectorises the reduction" in reasons(tmp_path, nopack, hw=CPU)[0]
     assert "tile_inner" in reasons(tmp_path, task("dense_pack.x86", SKYLAKE, arguments, halves), hw=CPU)[0]
     assert "ryzen_3700x has avx2 at most" in reasons(tmp_path, nopack, hw=hardware("ryzen_3700x"))[0]
 

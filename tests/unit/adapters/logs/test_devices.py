@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from anatune.adapters.logs.devices import Devices, device_name, parse_target
+from anatune.adapters.logs.devices import DeviceResolver, device_name, parse_target
 from anatune.core.hardware.files import hardware
 from anatune.records.traces import UnfitError
 from tests.wording import refuses
@@ -51,8 +51,8 @@ def test_targets(text, kind, vendor, name, arch, family):
     ],
 )
 def test_names_that_drivers_give(name, spec):
-    assert Devices(None).resolve(device_name(name)).name == spec
-    assert Devices(hardware(spec)).resolve(device_name(name)).name == spec
+    assert DeviceResolver(None).resolve(device_name(name)).name == spec
+    assert DeviceResolver(hardware(spec)).resolve(device_name(name)).name == spec
 
 
 @pytest.mark.parametrize(
@@ -72,37 +72,37 @@ def test_names_that_drivers_give(name, spec):
 )
 def test_names_that_are_no_spec_are_not_guessed(name):
     with refuses(UnfitError):
-        Devices(None).resolve(device_name(name))
+        DeviceResolver(None).resolve(device_name(name))
 
 
 @pytest.mark.parametrize("name", ["l4", "a10", "h20", "mi250x"])
 def test_a_name_is_no_beginning_of_a_longer_word(name):
-    assert Devices(None).resolve(device_name(name)).name == name  # and not one of l40s, a100_sxm, h200
+    assert DeviceResolver(None).resolve(device_name(name)).name == name  # and not one of l40s, a100_sxm, h200
 
 
 def test_a_name_of_several_narrows_what_is_given():
-    assert Devices(hardware("v100_pcie")).resolve(device_name("Tesla V100")).name == "v100_pcie"
+    assert DeviceResolver(hardware("v100_pcie")).resolve(device_name("Tesla V100")).name == "v100_pcie"
     with refuses(UnfitError):
-        Devices(hardware("rtx3090")).resolve(device_name("Tesla V100"))
-    assert Devices(hardware("mi50")).resolve(device_name("gfx906:sramecc+:xnack-")).name == "mi50"
+        DeviceResolver(hardware("rtx3090")).resolve(device_name("Tesla V100"))
+    assert DeviceResolver(hardware("mi50")).resolve(device_name("gfx906:sramecc+:xnack-")).name == "mi50"
 
 
 def test_an_architecture_narrows_a_name():
-    assert Devices(None).resolve(parse_target("cuda -arch=sm_61 -model=titanx")).name == "titanx_pascal"
+    assert DeviceResolver(None).resolve(parse_target("cuda -arch=sm_61 -model=titanx")).name == "titanx_pascal"
     with refuses(UnfitError):
-        Devices(None).resolve(parse_target("cuda -arch=sm_70 -model=v100"))
+        DeviceResolver(None).resolve(parse_target("cuda -arch=sm_70 -model=v100"))
 
 
 def test_an_architecture_never_identifies():
     with refuses(UnfitError):
-        Devices(None).resolve(parse_target("cuda -arch=sm_87"))  # the Orin is the only spec that has it
+        DeviceResolver(None).resolve(parse_target("cuda -arch=sm_87"))  # the Orin is the only spec that has it
 
 
 def test_a_spec_of_the_users_own_goes_by_its_alias():
     mine = msgspec.structs.replace(hardware("cortex_a72"), name="mine", aliases=("bcm2837",))
     said = parse_target("llvm -device=arm_cpu -model=bcm2837 -mtriple=armv7l-linux-gnueabihf")
-    assert Devices(mine).resolve(said) is mine
-    assert Devices(None, [mine]).resolve(said) is mine
+    assert DeviceResolver(mine).resolve(said) is mine
+    assert DeviceResolver(None, [mine]).resolve(said) is mine
 
 
 @pytest.mark.parametrize(
@@ -120,7 +120,7 @@ def test_a_spec_of_the_users_own_goes_by_its_alias():
     ],
 )
 def test_processors_that_code_runs_on(target, spec, text):
-    devices = Devices(hardware(spec))
+    devices = DeviceResolver(hardware(spec))
     if not text:
         assert devices.resolve(parse_target(target)).name == spec
         return

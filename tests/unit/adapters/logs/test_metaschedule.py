@@ -45,4 +45,4 @@ def test_targets_and_shapes_are_checked(tmp_path):
 def test_what_shapes_leave_open_is_asked_for(tmp_path):
     found = read_foreign(written(tmp_path / "log.json", stated({"kind": "cuda"}, *[(64, 64)] * 3)), GPU)
     assert not found.trials
-    assert "may be several" in next(iter(found.left_out))
+    assert "several products fit" in next(iter(found.left_out))

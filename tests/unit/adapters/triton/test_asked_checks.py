@@ -2,7 +2,7 @@
 
 import pytest
 
-from anatune.adapters.triton.asked import Launch
+from anatune.adapters.triton.asked import LaunchGrid
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import MatmulProblem
 from tests.wording import refuses
@@ -27,13 +27,13 @@ PROBLEM = MatmulProblem(512, 512, 512)
     ],
 )
 def test_grids(grid, num_programs, expected):
-    launch = Launch(PROBLEM, grid, num_sms=16, num_programs=num_programs)
+    launch = LaunchGrid(PROBLEM, grid, num_sms=16, num_programs=num_programs)
     assert launch.is_persistent(TILE, {"NUM_SMS": 16}) is expected
 
 
 @pytest.mark.parametrize("grid", [(65,), (17,), (0,), "x"])
 def test_other_grids(grid):
-    launch = Launch(PROBLEM, grid, num_sms=16)
+    launch = LaunchGrid(PROBLEM, grid, num_sms=16)
     with refuses(SpaceError):
         launch.is_persistent(TILE, {})
-    assert launch.is_persistent(TILE, {}, said=True)
+    assert launch.is_persistent(TILE, {}, is_declared=True)

@@ -82,7 +82,7 @@ def test_every_name_is_one_of_the_models():
 def test_a_descriptor_is_what_lies_under_it():
     found = Operand.of(Descriptor((32, 64), "torch.float8_e4m3fn"))
     assert found == ((32, 64), (64, 1), "torch.float8_e4m3fn", 1, True)
-    assert found.turned()[:2] == ((64, 32), (1, 64))
+    assert found.transpose()[:2] == ((64, 32), (1, 64))
 
 
 @pytest.mark.parametrize("value", [3, 2.5, None, "x", np.float32(1), np.int64(3), SimpleNamespace(dtype="int32")])
@@ -97,7 +97,7 @@ def test_arrays_of_others_say_their_bytes():
 def test_a_transpose_of_a_square_is_said():
     square = Operand.of(Tensor((64, 64)))
     assert square.runs_along_second((64, 64))
-    assert not square.turned().runs_along_second((64, 64))
+    assert not square.transpose().runs_along_second((64, 64))
     assert not Operand.of(Tensor((32, 64))).runs_along_second((64, 32))  # stored the other way round
 
 

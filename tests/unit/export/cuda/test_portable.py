@@ -2,7 +2,7 @@
 
 import pytest
 
-from anatune.export.cuda.portable import portable
+from anatune.export.cuda.portable import make_portable
 from anatune.export.cuda.requirements import requirements_of
 from anatune.templates.gpu.kernel import CudaKernel
 
@@ -19,7 +19,7 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(float* __restrict__
 
 
 def test_everything_lies_in_a_namespace_and_nothing_is_unused():
-    kernel = portable(CudaKernel("", "main_kernel", SOURCE, "sm_86", (), "A", 1, 32), "mine")
+    kernel = make_portable(CudaKernel("", "main_kernel", SOURCE, "sm_86", (), "A", 1, 32), "mine")
     assert kernel.name == "mine"
     lines = kernel.source.splitlines()
     assert (lines[0], lines[-1]) == ("namespace anatune_mine {", "}  // namespace anatune_mine")

@@ -3,7 +3,7 @@ import pytest
 
 import anatune
 from anatune.errors import DeviceError
-from anatune.fleet.boards.description import described, machine_of, other_device, spec_name
+from anatune.fleet.boards.description import describe_board, machine_of, other_device, spec_name
 from tests.wording import refuses
 
 X86 = """processor : 0
@@ -56,7 +56,7 @@ def test_a_board_is_described_by_its_files():
         "/sys/devices/system/cpu/cpu3/cpufreq/cpuinfo_max_freq": "1500000\n",
         **{f"/sys/devices/system/cpu/cpu3/cache/index0/{name}": text for name, text in cache.items()},
     }
-    found = described(Files("aarch64", files), "Rasp 4/B", 3)
+    found = describe_board(Files("aarch64", files), "Rasp 4/B", 3)
     assert (found.name, found.boards, found.free_bytes) == ("key@10.0.0.7:9090", 3, 1024000)
     assert (found.hardware.name, found.hardware.arch) == ("rasp_4_b", "neoverse-n1")
     assert (found.hardware.compute.num_cores, found.hardware.compute.clock_hz) == (1, 1.5e9)
@@ -67,13 +67,13 @@ def test_a_board_is_described_by_its_files():
 
 
 def test_an_emulator_passes_on_what_its_own_machine_says():
-    found = described(Files("aarch64", {"/proc/cpuinfo": X86}, midr=0x410FD083, capabilities=0b11), "k")
+    found = describe_board(Files("aarch64", {"/proc/cpuinfo": X86}, midr=0x410FD083, capabilities=0b11), "k")
     assert (found.hardware.arch, found.hardware.compute.isa) == ("cortex-a72", "neon")
     assert found.hardware.compute.num_cores == 2
 
 
 def test_what_a_board_says_is_no_command_to_a_terminal():
-    found = described(Files("x86_64", {"/proc/cpuinfo": X86}), "k")
+    found = describe_board(Files("x86_64", {"/proc/cpuinfo": X86}), "k")
     assert found.hardware.model == "Intel\\x1b[31m(R) Xeon"
     assert found.hardware.hidden_features
 
@@ -81,13 +81,13 @@ def test_what_a_board_says_is_no_command_to_a_terminal():
 @pytest.mark.parametrize("text", [None, "", "hello", "processor : 0\n", "processor : 99999999999999999999\n"])
 def test_a_board_that_tells_nothing_usable(text):
     with refuses(DeviceError) as caught:
-        described(Files("x86_64", {"/proc/cpuinfo": text}), "k")
+        describe_board(Files("x86_64", {"/proc/cpuinfo": text}), "k")
     assert "anatune-" not in str(caught.value)  # no folder of ours
 
 
 def test_lists_of_processors_have_an_end():
     files = {"/proc/cpuinfo": ARM, "/proc/self/status": "Cpus_allowed_list:\t0-99999999999999\n"}
-    assert described(Files("aarch64", files), "k").hardware.compute.num_cores == 2
+    assert describe_board(Files("aarch64", files), "k").hardware.compute.num_cores == 2
 
 
 def test_which_boards_are_the_same_device():

@@ -7,7 +7,7 @@ import pytest
 
 from anatune.errors import DeviceError
 from anatune.fleet.boards import tracker
-from anatune.fleet.boards.tracker import Tracker, boards_of, checked_key, open_warning, request, tracker_of
+from anatune.fleet.boards.tracker import Tracker, checked_key, count_boards, open_warning, request, tracker_of
 from tests.wording import refuses
 
 
@@ -91,7 +91,7 @@ def test_nobody_there():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
     with refuses(DeviceError):
-        boards_of(Tracker("127.0.0.1", port), "key")
+        count_boards(Tracker("127.0.0.1", port), "key")
 
 
 ANSWERS = [message({"a": 1}), message([1, {}]), message([0, []]), struct.pack("<i", 3) + b"{[}"]
@@ -106,7 +106,7 @@ GIVEN = [
 @pytest.mark.parametrize("answers", [(b"HTTP/1.1 400 Bad Request",), *((HELLO, answer) for answer in ANSWERS)])
 def test_somebody_else_there(answering, answers):
     with refuses(DeviceError):
-        boards_of(answering(*answers), "key")
+        count_boards(answering(*answers), "key")
 
 
 @pytest.mark.parametrize("answer", GIVEN)
@@ -118,12 +118,12 @@ def test_somebody_who_gives_no_board(answering, answer):
 def test_a_tracker_that_says_nothing(answering, monkeypatch):
     monkeypatch.setattr(tracker, "_ANSWER_S", 0.2)
     with refuses(DeviceError):
-        boards_of(answering(), "key")
+        count_boards(answering(), "key")
 
 
 def test_boards_are_counted_by_their_key(answering):
     servers = [{"key": "server:a"}, {"key": "server:b"}, {"key": "server:a"}, "nonsense"]
-    assert boards_of(answering(HELLO, message([0, {"server_info": servers}])), "a") == 2
+    assert count_boards(answering(HELLO, message([0, {"server_info": servers}])), "a") == 2
 
 
 def test_a_board_is_given(answering):

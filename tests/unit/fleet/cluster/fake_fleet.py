@@ -3,8 +3,8 @@
 import queue
 from collections import deque
 
-from anatune.fleet.cluster.fleet import Done, Seen, Snapshot
-from anatune.fleet.cluster.tasks import Desk
+from anatune.fleet.cluster.fleet import SeenWorker, Snapshot, TaskEnd
+from anatune.fleet.cluster.tasks import RequestHandler
 
 _MOST_IDLE = 2000
 
@@ -61,7 +61,7 @@ class FakeFleet:
 
     def look(self):
         seen = {
-            address: Seen(station.description, self.silent.get(address, 0.0), station.standing())
+            address: SeenWorker(station.description, self.silent.get(address, 0.0), station.standing())
             for address, station in self.stations.items()
         }
         return Snapshot(seen)
@@ -92,8 +92,10 @@ class FakeFleet:
             if not {*needs} <= self._values.keys() or self.holds("compare" if len(needs) > 2 else kind, worker, number):
                 self._calls.append((kind, worker, number, request, needs))
                 continue
-            self._values[number] = Desk(station).answer(kind, request, *(self._values[need] for need in needs))
-            self.events.put(Done(number, None if kind == "build" else self._values[number]))
+            self._values[number] = RequestHandler(station).answer(
+                kind, request, *(self._values[need] for need in needs)
+            )
+            self.events.put(TaskEnd(number, None if kind == "build" else self._values[number]))
 
     def drop(self, number):
         self._dropped.add(number)

@@ -14,7 +14,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.operators import matmul
 from anatune.errors import RunError
-from anatune.fleet.cluster.messages import Built, Packed, Running, Standing, WorkerDescription, code_digest
+from anatune.fleet.cluster.messages import BuildResult, Packed, Running, WorkerDescription, WorkerStanding, code_digest
 from anatune.records.environment import environment
 
 HARDWARE = hardware("xeon_8124m")
@@ -58,13 +58,13 @@ class PretendedStation:
     def build(self, request):
         fault = "" if request.schedule is None else request.schedule.options.get("fault", "")
         if fault == "no program":
-            return Built(failure=Measurement(Outcome.INVALID, "no such tile"))
+            return BuildResult(failure=Measurement(Outcome.INVALID, "no such tile"))
         if fault == "build fails" or self.fault == "builds nothing":
-            return Built(failure=Measurement(Outcome.BUILD_ERROR, "LLVM says no"))
+            return BuildResult(failure=Measurement(Outcome.BUILD_ERROR, "LLVM says no"))
         if self.fault == "cannot build":
-            return Built(trouble="TVM is not installed")
+            return BuildResult(trouble="TVM is not installed")
         text = ("reference" if request.schedule is None else request.schedule.key).encode()
-        return Built(Packed("cpu", b"{}", hashlib.sha256(text).hexdigest(), text), build_s=0.01)
+        return BuildResult(Packed("cpu", b"{}", hashlib.sha256(text).hexdigest(), text), build_s=0.01)
 
     def open(self, setting, reference):
         if self.fault == "no lease":
@@ -106,7 +106,7 @@ class PretendedStation:
         running = [
             Running(one.session, number, "run", now - since) for number, (one, since) in [*self._running.items()]
         ]
-        return Standing(tuple(running), len(set(self.opened) - set(self.forgotten)), 0, len(self.measured))
+        return WorkerStanding(tuple(running), len(set(self.opened) - set(self.forgotten)), 0, len(self.measured))
 
     def close(self):
         self._end.set()

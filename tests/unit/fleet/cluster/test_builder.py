@@ -36,7 +36,7 @@ def test_every_core_builds_and_errors_come_back(slots):
 
 def test_a_core_that_times_a_kernel_builds_nothing_and_others_do(slots):
     pool = slots((0,), (1,))
-    with pool.apart((1,)):
+    with pool.keep_free((1,)):
         assert [pool.submit(lambda slot: slot).result(10) for _ in range(5)] == [0] * 5
 
 
@@ -53,7 +53,7 @@ def test_where_all_cores_time_builds_wait_and_a_kernel_waits_for_builds(slots):
     begun.wait(10)
 
     def time_it():
-        with pool.apart((0, 1, 2)):
+        with pool.keep_free((0, 1, 2)):
             order.append("timed")
             late.append(pool.submit(lambda slot: order.append("late")))
             assert not late[0].done()
@@ -75,7 +75,7 @@ def test_a_build_that_waited_long_goes_before_the_next_kernel(slots, monkeypatch
 
     def time_them():
         while not stop.is_set():
-            with pool.apart((0,)):
+            with pool.keep_free((0,)):
                 order.append("timed")
 
     timing = threading.Thread(target=time_them)

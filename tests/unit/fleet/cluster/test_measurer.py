@@ -7,9 +7,9 @@ import pytest
 from anatune.core.trial import Outcome
 from anatune.core.workload.operators import matmul
 from anatune.errors import DeviceError, SpaceError
-from anatune.fleet.cluster.fleet import Done, Lost
+from anatune.fleet.cluster.fleet import FleetLoss, TaskEnd
 from anatune.fleet.cluster.measurer import ClusterMeasurer
-from anatune.fleet.cluster.messages import Answer, Running, Standing, encode
+from anatune.fleet.cluster.messages import Running, WorkerAnswer, WorkerStanding, encode
 from anatune.measure.place import asking
 from tests.unit.fleet.cluster.fake_fleet import FakeFleet
 from tests.unit.fleet.cluster.pretended import (
@@ -132,7 +132,7 @@ def test_a_run_that_takes_too_long_is_noticed_by_what_its_worker_tells(cluster):
 
     def standing():
         first = next((number for kind, worker, number in fleet.asked if (kind, worker) == ("measure", "slow")), None)
-        return Standing() if first is None else Standing((Running(measurer.session, first, "run", 91.0),))
+        return WorkerStanding() if first is None else WorkerStanding((Running(measurer.session, first, "run", 91.0),))
 
     fleet.stations["slow"].standing = standing
     served(measurer, 6)
@@ -144,7 +144,9 @@ def test_the_turn_of_another_session_is_waited_for(cluster):
     fleet, measurer = cluster(PretendedStation("busy"))
     until = 300.0
     fleet.holds = lambda kind, worker, number: kind == "measure" and fleet.now < until
-    fleet.stations["busy"].standing = lambda: Standing((Running("other", 7, "run", 5.0),) if fleet.now < until else ())
+    fleet.stations["busy"].standing = lambda: WorkerStanding(
+        (Running("other", 7, "run", 5.0),) if fleet.now < until else ()
+    )
     answers = served(measurer, 2)
     assert all(measurement.outcome is Outcome.OK for measurement in answers)
     assert states(measurer)["busy"] == ("ready", 2, 0)
@@ -195,7 +197,7 @@ def test_late_and_double_answers_are_dropped(cluster):
 
     def twice(event):
         put(event)
-        if isinstance(event, Done):
+        if isinstance(event, TaskEnd):
             put(event)
 
     fleet.events.put = twice
@@ -256,7 +258,7 @@ def test_what_a_worker_cannot_do_others_do(cluster, fault, why):
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"nonsense", "text", None, encode(Answer("0" * 32, 3)), encode(Running("a", 1, "run", 0.0))]
+    "content", [b"", b"nonsense", "text", None, encode(WorkerAnswer("0" * 32, 3)), encode(Running("a", 1, "run", 0.0))]
 )
 def test_an_answer_that_is_none_is_not_used(cluster, content):
     fleet, measurer = cluster(PretendedStation("good"), PretendedStation("forger"))
@@ -264,7 +266,7 @@ def test_an_answer_that_is_none_is_not_used(cluster, content):
 
     def forged(event):
         asked = [number for kind, worker, number in fleet.asked if (kind, worker) == ("measure", "forger")]
-        put(Done(event.number, content) if isinstance(event, Done) and event.number in asked else event)
+        put(TaskEnd(event.number, content) if isinstance(event, TaskEnd) and event.number in asked else event)
 
     fleet.events.put = forged
     answers = served(measurer, 10)
@@ -339,7 +341,7 @@ def test_a_worker_that_joins_later_is_used(cluster):
 
 def test_a_lost_scheduler_ends_the_session(cluster):
     fleet, measurer = cluster(PretendedStation("a"))
-    fleet.then.append(lambda: fleet.events.put(Lost("tcp://lab:8786: the scheduler is gone (closed)")))
+    fleet.then.append(lambda: fleet.events.put(FleetLoss("tcp://lab:8786: the scheduler is gone (closed)")))
     with measurer, refuses(DeviceError):
         list(measurer.serve(asking([schedule(1)])))
 
@@ -350,7 +352,7 @@ def test_what_is_abandoned_is_taken_back(cluster):
         serving = measurer.serve(asking(schedule(number) for number in range(10)))
         next(serving)
         serving.close()
-        assert not measurer._requests.of_jobs()
+        assert not measurer._requests.tasks_of_jobs()
         assert len(list(measurer.serve(asking([schedule(3)])))) == 1
 
 
@@ -377,7 +379,7 @@ def test_whatever_happens_every_schedule_has_one_answer(cluster, seed):
     put = fleet.events.put
 
     def doubled(event):
-        for _ in range(1 + (isinstance(event, Done) and rng.random() < 0.1)):
+        for _ in range(1 + (isinstance(event, TaskEnd) and rng.random() < 0.1)):
             put(event)
 
     fleet.events.put = doubled

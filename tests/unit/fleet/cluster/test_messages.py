@@ -6,10 +6,10 @@ import pytest
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RunError
 from anatune.fleet.cluster.messages import (
-    Answer,
     BuildRequest,
     MeasureRequest,
     SessionSetting,
+    WorkerAnswer,
     checked_measurement,
     decode,
     encode,
@@ -27,7 +27,7 @@ GOOD = Measurement(Outcome.OK, "", (1e-3, 2e-3), (1e-4, 1e-4), 1e-7, 1.0, 0.5)
         SessionSetting("a" * 32, WORKLOAD, HARDWARE, 2, Limits(), 7, {"cold": "l3"}),
         BuildRequest("a" * 32, 3, HARDWARE, 1, Limits(run_s=3.0), schedule(4)),
         MeasureRequest("a" * 32, 3, (schedule(4),), 0.5),
-        Answer("a" * 32, 3, (GOOD,)),
+        WorkerAnswer("a" * 32, 3, (GOOD,)),
     ],
 )
 def test_messages_arrive_as_they_were(message):
@@ -37,7 +37,7 @@ def test_messages_arrive_as_they_were(message):
 @pytest.mark.parametrize("content", [b"", b"\xc1", "text", None, 7, encode(Limits())])
 def test_what_is_no_message_is_refused(content):
     with refuses(RunError):
-        decode(content, Answer)
+        decode(content, WorkerAnswer)
 
 
 def test_a_good_measurement_is_taken():

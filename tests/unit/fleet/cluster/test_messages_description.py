@@ -3,7 +3,7 @@ import pytest
 
 import anatune
 from anatune.fleet.cluster.messages import WorkerDescription, code_digest
-from anatune.fleet.cluster.roster import refusal, wanted_of
+from anatune.fleet.cluster.roster import refusal, requirements_of
 from anatune.records.environment import environment
 from tests.unit.fleet.cluster.pretended import HARDWARE, describe, other
 
@@ -11,7 +11,7 @@ H200, H100 = anatune.hardware("h200"), anatune.hardware("h100_sxm")
 
 
 def wanted(*joined, hardware=HARDWARE, threads=1):
-    return wanted_of(hardware, threads, joined)
+    return requirements_of(hardware, threads, joined)
 
 
 def spec(hardware, group, **changes):

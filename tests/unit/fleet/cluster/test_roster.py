@@ -2,8 +2,8 @@
 
 import msgspec
 
-from anatune.fleet.cluster.fleet import Seen, Snapshot
-from anatune.fleet.cluster.messages import Standing
+from anatune.fleet.cluster.fleet import SeenWorker, Snapshot
+from anatune.fleet.cluster.messages import WorkerStanding
 from anatune.fleet.cluster.roster import Roster
 from tests.unit.fleet.cluster.pretended import HARDWARE, describe
 
@@ -18,7 +18,7 @@ def snapshot(joined, now=()):
     now = dict(now)
     return Snapshot(
         {
-            f"tcp://{name}": Seen(describe(name, peak=peak), 0.0, Standing(peak_flop_per_s=now.get(name)))
+            f"tcp://{name}": SeenWorker(describe(name, peak=peak), 0.0, WorkerStanding(peak_flop_per_s=now.get(name)))
             for name, peak in joined.items()
         }
     )

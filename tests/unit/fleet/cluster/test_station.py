@@ -91,7 +91,7 @@ def test_sessions_take_turns_and_two_stay_open(station, hardware):
     assert measured(station, hardware, "", 7, sessions[0]).outcome is Outcome.OK  # opened again
     for session in (*sessions, SESSION, "unknown"):
         station.forget(session)
-    station._timed(lambda: None)
+    station._run_timed(lambda: None)
     assert station.standing().sessions == 0
     assert not station._open
     with refuses(RunError):

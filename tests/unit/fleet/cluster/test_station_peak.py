@@ -1,6 +1,6 @@
 import pytest
 
-from anatune.fleet.cluster.station import _agreed
+from anatune.fleet.cluster.station import _best_of_rounds
 
 
 @pytest.mark.parametrize(
@@ -13,5 +13,5 @@ from anatune.fleet.cluster.station import _agreed
 )
 def test_rounds_end_when_two_agree(rounds, best, asked):
     left = list(rounds)
-    assert _agreed(lambda samples: left.pop(0)) == best
+    assert _best_of_rounds(lambda samples: left.pop(0)) == best
     assert len(rounds) - len(left) == asked

@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.fleet.cluster import status
-from anatune.fleet.cluster.messages import Running, Standing, WorkerDescription, code_digest
+from anatune.fleet.cluster.messages import Running, WorkerDescription, WorkerStanding, code_digest
 from anatune.fleet.report import status_lines
 from anatune.records.environment import environment
 from anatune.report.text import plain
@@ -19,7 +19,7 @@ def worker(name, device=None, *, builders=2, peak=None, code=None, standing=None
     """Return what a scheduler says of a worker."""
     ran_under = msgspec.structs.replace(environment(), **changed)
     one = WorkerDescription(name, code or code_digest(), ran_under, builders, device, peak)
-    told = msgspec.json.encode(standing or Standing()).decode()
+    told = msgspec.json.encode(standing or WorkerStanding()).decode()
     return {"name": name, "anatune": msgspec.json.encode(one).decode(), "metrics": {"anatune": told}}
 
 
@@ -42,7 +42,7 @@ def test_devices_slots_and_what_they_do(cluster):
         Running("s", 1, "build", 1.0), Running("s", 2, "build", 2.0), Running("s", 3, "run", 3.4),
     )  # fmt: skip
     found = cluster(
-        worker("gpu1", RTX, peak=30e12, standing=Standing(running, 1, 9, 8)),
+        worker("gpu1", RTX, peak=30e12, standing=WorkerStanding(running, 1, 9, 8)),
         worker("box", XEON, peak=90e9),
         worker("laptop", builders=6),
     )

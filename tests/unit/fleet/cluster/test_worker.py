@@ -14,7 +14,7 @@ pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 
 from anatune.errors import DeviceError
 from anatune.fleet.cluster.dask_fleet import DaskFleet
-from anatune.fleet.cluster.fleet import Done, Snapshot
+from anatune.fleet.cluster.fleet import Snapshot, TaskEnd
 from anatune.fleet.cluster.measurer import ClusterMeasurer
 from anatune.fleet.cluster.security import connect
 from anatune.measure.place import asking
@@ -182,7 +182,7 @@ def test_what_was_built_by_a_worker_that_left_is_no_lost_connection():
         wait_until(lambda: built.status == "lost")
         fleet.let.set()
         who, done = fleet.events.get(timeout=_MOST_S), fleet.events.get(timeout=_MOST_S)
-        assert done == Done(1, error="its answer is lost")
+        assert done == TaskEnd(1, error="its answer is lost")
         assert isinstance(who, Snapshot), "who is there is told first"
         assert [*who.workers] == [addresses["w0"]]
         fleet.close()

@@ -4,7 +4,7 @@ import pytest
 
 import anatune
 from anatune.errors import DeviceError, SpaceError
-from anatune.fleet.cluster.fleet import Seen, Snapshot
+from anatune.fleet.cluster.fleet import SeenWorker, Snapshot
 from anatune.fleet.cluster.messages import WorkerDescription
 from anatune.fleet.places.cluster import ClusterPlace, cluster_place
 from anatune.records.environment import environment
@@ -19,7 +19,7 @@ class Workers:
 
     def __init__(self, *devices):
         described = [WorkerDescription(f"w{n}", "code", environment(), 2, device) for n, device in enumerate(devices)]
-        self.snapshot = Snapshot({one.name: Seen(one) for one in described})
+        self.snapshot = Snapshot({one.name: SeenWorker(one) for one in described})
         self.looks = 0
 
     def look(self):
@@ -28,7 +28,7 @@ class Workers:
 
 
 def place_with(*devices):
-    place, workers = ClusterPlace(object(), own=False, wait_s=0.6), Workers(*devices)
+    place, workers = ClusterPlace(object(), owns_client=False, wait_s=0.6), Workers(*devices)
     place._fleet = lambda session: workers
     return place, workers
 

@@ -52,7 +52,7 @@ def test_an_address_a_client_and_an_executor_are_places(address, client):
 
 
 def test_the_devices_of_a_place_are_those_of_its_workers(client, monkeypatch):
-    place = ClusterPlace(client, own=False, wait_s=0.0)
+    place = ClusterPlace(client, owns_client=False, wait_s=0.0)
     assert place.hardware("host") == HARDWARE
     assert place.hardware("h200") == H200
     assert place.check(HARDWARE, {}, built=False) is HARDWARE
