@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Literal, overload
 
 import numpy as np
 
-from anatune.arguments import checked_flag, checked_function, checked_integer, checked_seconds, is_iterable, shown
+from anatune.arguments import check_flag, check_function, check_integer, check_seconds, is_iterable, quote
 from anatune.core.hardware.spec import HardwareSpec
-from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.schedule import Schedule, check_schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.ranges import RangedWorkload, check_range_arguments
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike, hardware
 from anatune.model import joint
-from anatune.model.learned.corrections import AUTO, corrected
+from anatune.model.learned.corrections import AUTO, apply_correction
 from anatune.model.plan import Plan, prediction_row
 from anatune.model.ranges.plan import RangePlan
 from anatune.model.rank import Constraints, rank
@@ -49,7 +49,7 @@ def _find_device(workload: Workload, hw: HardwareLike, threads: int | None) -> H
     """Return the spec of `hw`, limited to `threads` cores; raise SpaceError if the two arguments were swapped."""
     if not isinstance(workload, Workload):
         raise SpaceError(
-            f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...) or "
+            f"workload is {quote(workload)}, expected a Workload; make one with anatune.matmul(...) or "
             "anatune.conv2d(...)"
         )
     device = hardware(hw)
@@ -213,8 +213,8 @@ def plan(
     >>> plan.guarantee.kind, plan.predictions[0].bound_by
     ('certified', 'issue')
     """
-    top_k = checked_integer("plan: top_k", top_k, 1, MOST_SCHEDULES)
-    checked_function("plan: progress", progress)
+    top_k = check_integer("plan: top_k", top_k, 1, MOST_SCHEDULES)
+    check_function("plan: progress", progress)
     constraints = Constraints(template=template, accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct)
     evidence = Evidence(compile=compile, records=records, compile_progress=compile_progress)
     device = _find_device(workload, hw, threads)
@@ -280,8 +280,8 @@ def plan_range(
     """
     from anatune.model.ranges.planning import check_goal, find_families, plan_families
 
-    checked_function("plan_range: progress", progress)
-    time_limit_s = checked_seconds("plan_range: time_limit_s", time_limit_s)
+    check_function("plan_range: progress", progress)
+    time_limit_s = check_seconds("plan_range: time_limit_s", time_limit_s)
     ranged_workload = check_range_arguments(workload, axis, extents)
     goal = check_goal(ranged_workload, kernels, loss, weights)
     device = _find_device(ranged_workload.largest, hw, threads)
@@ -327,10 +327,10 @@ def predict(
 
     device = _find_device(workload, hw, threads)
     if isinstance(schedules, Schedule) or not is_iterable(schedules):
-        raise SpaceError(f"predict: schedules is {shown(schedules)}, expected a list of Schedule objects")
+        raise SpaceError(f"predict: schedules is {quote(schedules)}, expected a list of Schedule objects")
     schedules = list(schedules)
     for schedule in schedules:
-        checked_schedule("predict", schedule)
+        check_schedule("predict", schedule)
     rows = joint.predict_rows(workload, device, schedules, correction)
     if rows:
         return pd.DataFrame(rows)
@@ -407,16 +407,21 @@ def prune(
     from anatune.model.pruning.candidates import CandidateSubset
     from anatune.model.pruning.joined import make_subset  # numba: not where kernels are only measured
 
-    checked_function("prune: progress", progress)
+    check_function("prune: progress", progress)
     limits = Constraints(accuracy=accuracy, time_limit_s=time_limit_s, distinct=distinct, call="prune")
-    diverse = checked_flag("prune: diverse", diverse)
+    diverse = check_flag("prune: diverse", diverse)
     device = _find_device(workload, hw, threads)
     if candidates is None:
-        names = joint.asked_templates(workload, device, template or _DEFAULT_TEMPLATES.get(device.kind), accuracy)
+        names = joint.choose_templates(workload, device, template or _DEFAULT_TEMPLATES.get(device.kind), accuracy)
         learned = joint.find_corrections(device, names, correction)
-        models = [corrected(make_model(workload, device, name, limits.admitted), learned[name]) for name in names]
-        return make_subset(models, keep, limits.admitted, limits.time_limit_s, limits.distinct, diverse, progress)
+        models = [
+            apply_correction(make_model(workload, device, name, limits.allowed_accuracy), learned[name])
+            for name in names
+        ]
+        return make_subset(
+            models, keep, limits.allowed_accuracy, limits.time_limit_s, limits.distinct, diverse, progress
+        )
     if isinstance(candidates, Schedule) or not is_iterable(candidates):
-        raise SpaceError(f"prune: candidates is {shown(candidates)}, expected a list of Schedule objects")
+        raise SpaceError(f"prune: candidates is {quote(candidates)}, expected a list of Schedule objects")
     model_of = partial(joint.make_corrected_model, workload, device, correction)
     return CandidateSubset(workload, device, keep, list(candidates), model_of, diverse=diverse)

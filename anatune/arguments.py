@@ -29,7 +29,7 @@ _MOST_NAME_BYTES = 255
 """Longest name of a file in its folder, on all common file systems."""
 
 
-def shown(value: object) -> str:
+def quote(value: object) -> str:
     """Return `value` for a message: its repr on one line, shortened if it is long."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 200:
         return f"an integer of {value.bit_length()} bits"  # Python refuses to print longer ones
@@ -37,7 +37,7 @@ def shown(value: object) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 3]}..."
 
 
-def checked_integer(
+def check_integer(
     name: str, value: object, least: int, most: int | None = None, error: type[AnatuneError] = SpaceError
 ) -> int:
     """Return an integer of Python or NumPy as an ``int``.
@@ -59,10 +59,10 @@ def checked_integer(
         if number >= least and (most is None or number <= most):
             return number
     bounds = f">= {least}" + ("" if most is None else f" and at most {most}")
-    raise error(f"{name} is {shown(value)}, expected an integer {bounds}")
+    raise error(f"{name} is {quote(value)}, expected an integer {bounds}")
 
 
-def checked_seconds(name: str, value: object, error: type[AnatuneError] = SpaceError) -> float | None:
+def check_seconds(name: str, value: object, error: type[AnatuneError] = SpaceError) -> float | None:
     """Return a time limit in seconds as a float; None means no limit.
 
     Raises
@@ -80,11 +80,11 @@ def checked_seconds(name: str, value: object, error: type[AnatuneError] = SpaceE
         if 0 < seconds <= MOST_SECONDS:
             return seconds
     raise error(
-        f"{name} is {shown(value)}, expected a number of seconds > 0 and at most {MOST_SECONDS:g}, or None for no limit"
+        f"{name} is {quote(value)}, expected a number of seconds > 0 and at most {MOST_SECONDS:g}, or None for no limit"
     )
 
 
-def checked_share(name: str, value: object, error: type[AnatuneError] = SpaceError) -> float | None:
+def check_share(name: str, value: object, error: type[AnatuneError] = SpaceError) -> float | None:
     """Return a share above 0 and up to 1 as a float; None stays None.
 
     Raises
@@ -98,10 +98,10 @@ def checked_share(name: str, value: object, error: type[AnatuneError] = SpaceErr
         with contextlib.suppress(OverflowError):  # an integer of thousands of digits
             if 0.0 < float(value) <= 1.0:
                 return float(value)
-    raise error(f"{name} is {shown(value)}, expected a share above 0 and up to 1 (0.95 is 95 %), or None")
+    raise error(f"{name} is {quote(value)}, expected a share above 0 and up to 1 (0.95 is 95 %), or None")
 
 
-def checked_choice(
+def check_choice(
     name: str, value: object, choices: Sequence[str], error: type[AnatuneError] = SpaceError, otherwise: str = ""
 ) -> str:
     """Return `value` if it is one of `choices`.
@@ -118,10 +118,10 @@ def checked_choice(
     """
     if isinstance(value, str) and value in choices:
         return value
-    raise error(f"{name} is {shown(value)}, expected one of {', '.join(choices)}{otherwise and f' {otherwise}'}")
+    raise error(f"{name} is {quote(value)}, expected one of {', '.join(choices)}{otherwise and f' {otherwise}'}")
 
 
-def checked_flag(name: str, value: object, error: type[AnatuneError] = SpaceError) -> bool:
+def check_flag(name: str, value: object, error: type[AnatuneError] = SpaceError) -> bool:
     """Return a bool of Python or NumPy as a ``bool``; 1 and "no" are refused.
 
     Raises
@@ -131,13 +131,13 @@ def checked_flag(name: str, value: object, error: type[AnatuneError] = SpaceErro
     """
     if type(value).__name__ in ("bool", "bool_"):  # NumPy's, too
         return bool(value)
-    raise error(f"{name} is {shown(value)}, expected True or False")
+    raise error(f"{name} is {quote(value)}, expected True or False")
 
 
-def checked_function(name: str, value: object, error: type[AnatuneError] = SpaceError) -> None:
+def check_function(name: str, value: object, error: type[AnatuneError] = SpaceError) -> None:
     """Raise `error` unless a callback is callable or None."""
     if value is not None and not callable(value):
-        raise error(f"{name} is {shown(value)}, expected a function or None")
+        raise error(f"{name} is {quote(value)}, expected a function or None")
 
 
 def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
@@ -149,7 +149,7 @@ def is_iterable(value: object) -> TypeGuard[Iterable[Any]]:
     return True
 
 
-def checked_path(name: str, value: object, error: type[AnatuneError] = SpaceError) -> Path:
+def check_path(name: str, value: object, error: type[AnatuneError] = SpaceError) -> Path:
     """Return the path of a file or folder, which need not exist.
 
     Raises
@@ -159,17 +159,17 @@ def checked_path(name: str, value: object, error: type[AnatuneError] = SpaceErro
         such a name.
     """
     if not isinstance(value, (str, os.PathLike)) or not isinstance(text := os.fspath(value), str) or not text:
-        raise error(f"{name} is {shown(value)}, expected a path (a str or pathlib.Path)")
+        raise error(f"{name} is {quote(value)}, expected a path (a str or pathlib.Path)")
     try:
         encoded = os.fsencode(text)
     except UnicodeEncodeError:
         encoded = b"\0"
     if b"\0" in encoded:
-        raise error(f"{name} is {shown(value)}, expected a path without characters that no file's name can have")
+        raise error(f"{name} is {quote(value)}, expected a path without characters that no file's name can have")
     longest = max(map(len, encoded.split(os.fsencode(os.sep))))
     if longest > _MOST_NAME_BYTES:
         raise error(
-            f"{name} is {shown(value)}, with a name of {longest} bytes, expected at most {_MOST_NAME_BYTES}; shorten it"
+            f"{name} is {quote(value)}, with a name of {longest} bytes, expected at most {_MOST_NAME_BYTES}; shorten it"
         )
     return Path(text)
 
@@ -193,7 +193,7 @@ def plain_array(name: str, value: object, error: type[AnatuneError]) -> NDArray[
         array = np.asarray(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as reason:
         message = " ".join(str(reason).split())
-        raise error(f"{name} is {shown(value)}, expected an array of numbers: {message:.200}") from None
+        raise error(f"{name} is {quote(value)}, expected an array of numbers: {message:.200}") from None
     if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
         raise error(f"{name} is an array that hides elements behind a mask; give array.filled(number)")
     return array if array.dtype.isnative else array.astype(array.dtype.newbyteorder("="))

@@ -41,10 +41,10 @@ def from_message(content: bytes, kind: type[_T]) -> _T:
 
 
 @overload
-def converted(value: object, kind: type[_T]) -> _T: ...
+def convert(value: object, kind: type[_T]) -> _T: ...
 @overload
-def converted(value: object, kind: object) -> Any: ...
-def converted(value: object, kind: object) -> Any:
+def convert(value: object, kind: object) -> Any: ...
+def convert(value: object, kind: object) -> Any:
     """Convert builtin objects to an object of type `kind` and check them; see `msgspec.convert`."""
     _decoder(kind, msgspec.json.Decoder)
     return msgspec.convert(value, kind)  # type: ignore[call-overload]

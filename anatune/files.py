@@ -141,7 +141,7 @@ class OutputKind(NamedTuple):
             return False
 
 
-def json_with(*keys: str) -> Callable[[Path], bool]:
+def make_key_check(*keys: str) -> Callable[[Path], bool]:
     """Return a function that tells whether a file is a JSON object with these keys."""
 
     def has_keys(path: Path) -> bool:
@@ -379,7 +379,7 @@ def remove_scratch() -> None:
         _remove_tree(name)
 
 
-def remove_with(owner: object, folder: Path) -> None:
+def remove_folder_with(owner: object, folder: Path) -> None:
     """Remove a folder when `owner` is destroyed or this process ends; a child of ``fork`` leaves it to its parent."""
     weakref.finalize(owner, _remove_own, str(folder), os.getpid())
 

@@ -45,7 +45,7 @@ else:
                 return super().__get__(instance, owner)
 
 
-def in_turn(method: Callable[_P, _R]) -> Callable[_P, _R]:
+def run_in_turn(method: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap a method so that it runs under its object's `_lock`: one such method of the object at a time."""
 
     @functools.wraps(method)
@@ -72,7 +72,7 @@ _compilers = new_lock()
 """The lock for compiling: TVM keeps its state in variables of the process, so one thread compiles at a time."""
 
 
-def one_by_one(function: Callable[_P, _R]) -> Callable[_P, _R]:
+def compile_in_turn(function: Callable[_P, _R]) -> Callable[_P, _R]:
     """Wrap a function that compiles, so that it waits while another thread is in such a function."""
 
     @functools.wraps(function)

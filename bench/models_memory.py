@@ -41,15 +41,15 @@ def live_bytes(graph: Any) -> int:
     ----------
     graph : anatune.network.graph.nodes.Graph
     """
-    from anatune.network.graph.nodes import Constant, values_in
+    from anatune.network.graph.nodes import Constant, iterate_values
 
     nodes = graph.nodes()
-    last = {one: place for place, node in enumerate(nodes) for one in values_in(node.arguments)}
+    last = {one: place for place, node in enumerate(nodes) for one in iterate_values(node.arguments)}
     last.update((one, len(nodes)) for one in graph.outputs)
     live = {one: _bytes(one) for one in graph.inputs}
     most = sum(live.values())
     for place, node in enumerate(nodes):
-        reads = [one for one in values_in(node.arguments) if not isinstance(one, Constant)]
+        reads = [one for one in iterate_values(node.arguments) if not isinstance(one, Constant)]
         if node.op == "reshape":  # another name for the same memory
             last[reads[0]] = max(last[reads[0]], last.get(node, place))
             continue
@@ -84,8 +84,8 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
     import torch
 
     import anatune
-    from anatune.network.graph.passes.layouts import everywhere, laid_out
-    from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
+    from anatune.network.graph.passes.layouts import apply_layout, choose_order
+    from anatune.network.graph.passes.order import CPU, CPU_KERNELS, run_passes
     from anatune.network.relax.frontends import import_model
 
     torch.set_num_threads(1)
@@ -107,8 +107,8 @@ def _compile(name: str, source: str, folder: Path) -> dict[str, float]:
     compiled.save(folder / name)
     graph = import_model(model, example).graph()
     weights = sum(one.array.nbytes for one in graph.constants())
-    whole = after(CPU, graph)
-    live = live_bytes(after(CPU_KERNELS, laid_out(whole, everywhere(whole))))
+    whole = run_passes(CPU, graph)
+    live = live_bytes(run_passes(CPU_KERNELS, apply_layout(whole, choose_order(whole))))
     return {"seconds": seconds, "peak": peak, "weights": weights, "live": live}
 
 

@@ -22,7 +22,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
 from anatune.templates.cuda.guards import guardable_axes
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.times.tile import BASE_REGISTERS, LIVE_REGISTERS, SPILL_SLOPE
 
 DEVICES = ("rtx3090", "k80", "mi50", "p100", "tx2", "a100_sxm", "h100_sxm", "rtx4090")
@@ -62,12 +62,12 @@ def gpu(name: str) -> GpuSpec:
     return spec
 
 
-def random_points(model: GpuModel, count: int, seed: int, *, legal: bool = False) -> NDArray[np.int64]:
+def random_points(model: CudaModel, count: int, seed: int, *, legal: bool = False) -> NDArray[np.int64]:
     """Draw points uniformly, legal or not."""
     return model.space.sample_points(count, seed, legal=legal)
 
 
-def all_points(model: GpuModel) -> NDArray[np.int64]:
+def all_points(model: CudaModel) -> NDArray[np.int64]:
     """Enumerate the whole space axis by axis with itertools (no use of the space's own tables)."""
     choices: list[list[tuple[int, ...]]] = []
     for axis in model.workload.axes:
@@ -142,7 +142,7 @@ def listed_splits(workload: Workload, spec: GpuSpec) -> list[tuple[int, ...]]:
     return found
 
 
-def has_rounds(model: GpuModel, point: Sequence[int]) -> bool:
+def has_rounds(model: CudaModel, point: Sequence[int]) -> bool:
     """Whether leftovers, where a point asks for them, are behind at least one tile a multiprocessor."""
     value = dict(zip(model.space.columns, point, strict=True))
     tiles = math.prod(value[f"{axis.name}.block"] for axis in model.workload.spatial_axes)

@@ -6,7 +6,7 @@ import numpy as np
 from scipy import special
 
 from anatune.measure.run.reference import reference
-from anatune.network.graph.nodes import Constant, Node, Scalar, Shape, Value, mapped
+from anatune.network.graph.nodes import Constant, Node, Scalar, Shape, Value, map_argument
 from anatune.network.graph.operators import ATTENTION, CONCAT, OPERATORS, PRODUCTS, SOFTMAX, WINDOW
 from anatune.network.graph.products import workload_of
 
@@ -43,7 +43,7 @@ def _by_meaning(node):
     """Return what computes a node as the package's operators mean it; integers and truth values keep their dtypes."""
 
     def compute(attributes, *arguments):
-        plain = mapped(arguments, lambda one: one.value if isinstance(one, Scalar) else one)
+        plain = map_argument(arguments, lambda one: one.value if isinstance(one, Scalar) else one)
         own = {name: value for name, value in attributes.items() if name not in ("dtype", "assume_inbound")}
         found = np.asarray(OPERATORS[node.op].compute(*plain, **own))
         return found.astype("float64" if node.type.dtype.startswith("float") else node.type.dtype)

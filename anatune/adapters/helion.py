@@ -19,11 +19,11 @@ from typing import NamedTuple, TypeAlias
 from anatune.adapters.device import AUTO, GpuLike, find_gpu
 from anatune.adapters.triton.operands import Argument, descriptor_fault, dtype_name, matmul_problem, operand_types
 from anatune.adapters.triton.tiles import Proposal, propose
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, NotJudgedWarning, SpaceError
-from anatune.model.pruning.subset import kept_count
+from anatune.model.pruning.subset import count_kept
 from anatune.templates.triton.instructions import has_descriptors
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles
@@ -83,7 +83,7 @@ def seed_configs(
             "indexing": _DESCRIPTOR if tile.get("descriptors") else _POINTER,
             "pid_type": _PERSISTENT[1] if tile.get("persistent") else _FLAT[0],
         }
-        for tile, _, _ in proposals[: kept_count(keep, len(proposals))]
+        for tile, _, _ in proposals[: count_kept(keep, len(proposals))]
     ]
 
 
@@ -148,7 +148,7 @@ def guided_autotuner(hw: GpuLike = AUTO, keep: float = 4, within: float = 2.0) -
     NotJudgedWarning
         The model does not know the kernel that is tuned.
     """
-    kept_count(keep, 1)
+    count_kept(keep, 1)
     _check_within(within)
 
     def make(bound: Argument, args: Sequence[Argument], **options: Argument) -> Argument:
@@ -193,19 +193,19 @@ def _extend_settings(settings: Argument, seeds: list[dict[str, Argument]], filte
 
 def _check_within(within: object) -> None:
     if isinstance(within, bool) or not isinstance(within, Real) or not float(within) >= 1:
-        raise SpaceError(f"within is {shown(within)}, expected a number >= 1")
+        raise SpaceError(f"within is {quote(within)}, expected a number >= 1")
 
 
 def _read_product(product: Argument, order: str) -> _Product:
     """Return the matrix product of a workload or a bound kernel, and how it is tiled."""
     if not isinstance(order, str) or sorted(order) != sorted(_ORDER):
-        raise SpaceError(f"order is {shown(order)}, expected m, n and k in the order of the kernel's tiles")
+        raise SpaceError(f"order is {quote(order)}, expected m, n and k in the order of the kernel's tiles")
     if isinstance(product, Workload):
         return _Product(matmul_problem(product), order)
     spec: Argument = getattr(product, "config_spec", None)
     if not hasattr(spec, "matmul_facts"):
         raise SpaceError(
-            f"product is {shown(product)}, expected a workload of anatune.matmul(...) or a kernel of Helion 1.5 that "
+            f"product is {quote(product)}, expected a workload of anatune.matmul(...) or a kernel of Helion 1.5 that "
             "is bound with kernel.bind(args)"
         )
     facts, block_ids = spec.matmul_facts, [block.block_id for block in spec.block_sizes]
@@ -221,7 +221,7 @@ def _read_product(product: Argument, order: str) -> _Product:
     types = tuple(dtype_name(dtype) for dtype in (fact.lhs_dtype, fact.rhs_dtype))
     if "float32" in types and (precision := product.settings.dot_precision) not in ("ieee", "highest"):
         if precision not in ("tf32", "default"):
-            raise SpaceError(f"dot_precision is {shown(precision)}, unknown to the model, expected tf32 or ieee")
+            raise SpaceError(f"dot_precision is {quote(precision)}, unknown to the model, expected tf32 or ieee")
         types = tuple("tf32" if name == "float32" else name for name in types)
     dtype, right_bytes = operand_types(None, None, types)
     choices = getattr(getattr(spec.indexing, "inner", None), "choices", ())

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from anatune.adapters.logs import KernelTunerLog, read_kernel_tuner
-from anatune.arguments import checked_path
+from anatune.arguments import check_path
 from anatune.core.trial import Measurement, Outcome
 from anatune.errors import RecordError
 from anatune.files import reason
@@ -47,7 +47,7 @@ def read_results(path: str | Path) -> KernelTunerLog:
     RecordError
         The file is neither a cache nor a T4 file, or it is damaged.
     """
-    return read_kernel_tuner(checked_path("path", path, RecordError))
+    return read_kernel_tuner(check_path("path", path, RecordError))
 
 
 def write_cache(

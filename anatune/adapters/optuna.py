@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune import api
-from anatune.arguments import checked_integer, shown
+from anatune.arguments import check_integer, quote
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -54,7 +54,7 @@ def schedule_space(
     UnknownNameError, SpecError
         The device is unknown or its file is wrong, as in `anatune.hardware`.
     """
-    keep = checked_integer("optuna: keep", keep, 1, MOST_CHOSEN)
+    keep = check_integer("optuna: keep", keep, 1, MOST_CHOSEN)
     space = api.space(workload, hw, template=template)
     subset = api.prune(
         workload,
@@ -156,7 +156,7 @@ class ScheduleSpace:
             words = str(params.get(name, "")).split("x")
             if len(words) != len(places) or not all(word.isdecimal() for word in words):
                 raise SpaceError(
-                    f"optuna: {name} is {shown(params.get(name))}, expected one of {self.choices[name][:3]}"
+                    f"optuna: {name} is {quote(params.get(name))}, expected one of {self.choices[name][:3]}"
                 )
             point[places] = [int(word) for word in words]
         rule = int(self._model.check(point[None, :])[0])
@@ -188,7 +188,7 @@ class ScheduleSpace:
         SpaceError
             `count` is below 1.
         """
-        for schedule in self.schedules[: checked_integer("optuna: count", count, 1)]:
+        for schedule in self.schedules[: check_integer("optuna: count", count, 1)]:
             study.enqueue_trial(self.params(schedule), skip_if_exists=True)
 
     @cached_property

@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.cli.completion import complete, completion
 from anatune.cli.hardware.app import app as hardware_app
 from anatune.cli.interrupts import INTERRUPTED, current_watcher, watch_interrupts
@@ -223,7 +223,7 @@ def _got(error: Exception, text: str) -> str:
     details = getattr(error.__cause__, "errors", None)
     if details is None:
         return ""
-    value = shown(str(details()[0]["input"]))
+    value = quote(str(details()[0]["input"]))
     return "" if value in text else f", got {value}"
 
 

@@ -72,9 +72,9 @@ def print_json(value: object) -> None:
 def print_lines(lines: Sequence[Line]) -> None:
     """Write lines to stdout; with styles only on a terminal and if NO_COLOR is not set."""
     if not sys.stdout.isatty() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
-        from anatune.report.text import plain
+        from anatune.report.text import join_lines
 
-        typer.echo(plain(lines), nl=False)
+        typer.echo(join_lines(lines), nl=False)
         return
     from rich.console import Console
     from rich.text import Text

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from anatune.cli.output import UsageError, note
 from anatune.errors import RecordError
-from anatune.files import Output, OutputKind, json_with, open_file, read_file
+from anatune.files import Output, OutputKind, make_key_check, open_file, read_file
 from anatune.named import load
 
 _GENERATOR = b'<meta name="generator" content="anatune"'
@@ -51,8 +51,10 @@ def _is_arrays(path: Path) -> bool:
 
 
 PAGE = OutputKind("a page that anatune wrote", _is_page)
-SCHEDULE = OutputKind("a schedule that `anatune tune` wrote", json_with("workload", "hardware", "tiles", "options"))
-MANIFEST = OutputKind("the manifest of an export", json_with("format", "functions", "workload", "written"))
+SCHEDULE = OutputKind(
+    "a schedule that `anatune tune` wrote", make_key_check("workload", "hardware", "tiles", "options")
+)
+MANIFEST = OutputKind("the manifest of an export", make_key_check("format", "functions", "workload", "written"))
 ARRAYS = OutputKind("outputs that `anatune run` wrote", _is_arrays)
 RECORD_LINES = OutputKind("a file that `anatune records export` wrote", _is_lines)
 RECORD_TABLE = OutputKind(RECORD_LINES.what, _is_table)
@@ -61,7 +63,7 @@ OTHER = OutputKind(EARLIER.what, lambda path: False)
 """Files that the manifest of an earlier export of the same name lists, and all other files."""
 
 
-def marked(archive: bytes) -> bytes:
+def mark_archive(archive: bytes) -> bytes:
     """Return the bytes of a .npz file with the comment that marks it as output of `anatune run`."""
     import io
     import zipfile

@@ -144,10 +144,10 @@ def plan(
         return
     ranges.refuse()
     page_file = check_html(options.html, options.records, predicting.hw)
-    from anatune.numerics._compiling import CompilationClock, told_compilation
+    from anatune.numerics._compiling import CompilationClock, report_compilation
 
     start, clock = time.perf_counter(), CompilationClock()
-    with told_compilation(clock), Progress(compiles=True) as progress:
+    with report_compilation(clock), Progress(compiles=True) as progress:
         answer = api.plan(
             parsed_workload,
             hardware,
@@ -197,7 +197,7 @@ def _print_plan(answer: Plan, options: PlanOptions, predicting: Predicting, seco
     The last lines name commands to run next.
     """
     from anatune.report.plans import plan_lines
-    from anatune.report.text import Line, wrapped
+    from anatune.report.text import Line, wrap_text
 
     width = line_width()
     print_lines(plan_lines(answer.first(options.top_k), width=width, seconds=seconds, compiling_s=compiling_s))
@@ -207,7 +207,7 @@ def _print_plan(answer: Plan, options: PlanOptions, predicting: Predicting, seco
         measured_text = f"measured: {options.records} has no trial of this workload, device and number of threads"
         if answer.measured is not None:
             measured_text = answer.measured.describe(now_utc())
-        print_lines([Line(text) for text in wrapped(measured_text, width, hanging="  ")])
+        print_lines([Line(text) for text in wrap_text(measured_text, width, hanging="  ")])
     if answer.compilation is not None:
         from anatune.report.compilation import compilation_lines
 
@@ -223,15 +223,15 @@ def _next_lines(answer: Plan, options: PlanOptions, predicting: Predicting) -> l
     """Return the lines below a plan: commands that explain it, write its best kernel and measure; they do not wrap."""
     from anatune.core.generation import vendor_limit
     from anatune.records.export import workload_text
-    from anatune.report.text import wrapped
-    from anatune.templates import template_named
+    from anatune.report.text import wrap_text
+    from anatune.templates import get_template
 
     given = {"--template": predicting.template, "--accuracy": predicting.accuracy, "--threads": predicting.threads}
     option_text = "".join(f" {name} {value}" for name, value in given.items() if value is not None)
     words = f"--hw {shlex.quote(predicting.hw)}{option_text} {workload_text(answer.workload)}"
-    limit = "" if template_named(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
+    limit = "" if get_template(answer.best.template).toolchain == "triton" else vendor_limit(answer.hardware)
     if limit:
-        return wrapped(f"next: no kernel of this plan can be generated: {limit}", line_width(), hanging="  ")
+        return wrap_text(f"next: no kernel of this plan can be generated: {limit}", line_width(), hanging="  ")
     is_corrected = bool(options.records and answer.corrections)
     is_other = options.compile or options.time_limit or predicting.plain or predicting.correction or is_corrected
     export = f"anatune export {words}" if not is_other else "--json > plan.json, then anatune export plan.json"
@@ -244,12 +244,12 @@ def _print_range_plan(
 ) -> None:
     """Make and print the plan for a range of extents."""
     from anatune import api
-    from anatune.numerics._compiling import CompilationClock, told_compilation
+    from anatune.numerics._compiling import CompilationClock, report_compilation
     from anatune.report.ranges import range_lines
 
     kernels = ranges.keywords(len(workload.extents))
     start, clock = time.perf_counter(), CompilationClock()
-    with told_compilation(clock), Progress(compiles=True) as progress:
+    with report_compilation(clock), Progress(compiles=True) as progress:
         answer = api.plan_range(
             workload,
             hardware,

@@ -104,9 +104,9 @@ class Progress:
         _shown.append(self)
         if self._terminal:
             if self._compiles:
-                from anatune.numerics._compiling import told_compilation
+                from anatune.numerics._compiling import report_compilation
 
-                self._callbacks.enter_context(told_compilation(self._show_compilation))
+                self._callbacks.enter_context(report_compilation(self._show_compilation))
             if self._ticking:
                 self._start_ticking()
         return self

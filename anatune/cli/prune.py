@@ -72,7 +72,7 @@ def prune(
     """List the schedules worth measuring, best first, also for another tuner. No device is needed."""
     from anatune import api
     from anatune.listing.formats import PruneRequest
-    from anatune.listing.writers import IGNORED, OTHER_LINES, writer
+    from anatune.listing.writers import IGNORED, OTHER_LINES, find_writer
     from anatune.report.plans import subset_lines
 
     parsed_workload = workload.parse_one("prune", words, predicting.hw)
@@ -93,7 +93,7 @@ def prune(
             summary = subset_lines(request.subset(), min(_NUM_FIRST, options.most), width=line_width())
             progress.clear()
             print_lines(summary)
-        for line in writer(list_format)(request) if list_format else ():
+        for line in find_writer(list_format)(request) if list_format else ():
             progress.clear()  # stdout and stderr may be the same terminal
             print_data(f"{line}\n")
             lines += 1

@@ -107,7 +107,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
         UsageError
             The workload or `hw` is missing.
         """
-        from anatune.core.workload.ranges import has_range, parse_ranged
+        from anatune.core.workload.ranges import has_range, parse_ranged_workload
 
         if hw is None:
             raise UsageError("Missing option '--hw'")
@@ -116,7 +116,7 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "the workload is missing, expected an operator and its extents, or a named layer; write for example "
                 f"anatune {command} --hw {hw} matmul 512x4096x1024"
             )
-        return parse_ranged(words, **self.workload_keywords) if has_range(words) else self.parse(words)
+        return parse_ranged_workload(words, **self.workload_keywords) if has_range(words) else self.parse(words)
 
     def parse_one(self, command: str, words: list[str] | None, hw: str | None) -> Workload:
         """Return the workload of a command that takes no ranges; raise the errors of `parse_range`."""

@@ -10,14 +10,14 @@ import msgspec
 from anatune.core.accuracy import EPS, TRUNCATION, TYPICAL_ERROR, TYPICAL_OF_BOUND, error_of
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE
-from anatune.templates import template_named
+from anatune.templates import get_template
 
 _ROUNDING = 1 / math.sqrt(28)
 """Root mean square of rounding errors over that of the values, in eps, for values that are uniform around 0. In each
 power of two errors are uniform over one spacing; the sum over all powers gives ``(1 / 84) / (1 / 3)``, squared."""
 
 
-class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class KernelArithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The number formats of a kernel. Immutable; JSON both ways.
 
     Attributes
@@ -53,15 +53,15 @@ class Arithmetic(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return f"{text}."
 
 
-def comment_lines(text: str, first: str, rest: str = "") -> str:
+def format_comment(text: str, first: str, rest: str = "") -> str:
     """Return a text as lines of a C comment that begin with `first`, later ones with `rest` (by default `first`)."""
     return textwrap.fill(text, 120, initial_indent=first, subsequent_indent=rest or first)
 
 
-def arithmetic_of(schedule: Schedule) -> Arithmetic:
+def find_arithmetic(schedule: Schedule) -> KernelArithmetic:
     """Return the number formats of a schedule's kernel."""
     workload = schedule.workload
-    on_tensor_cores = template_named(schedule.template).tensor_cores and workload.multiplies
+    on_tensor_cores = get_template(schedule.template).tensor_cores and workload.multiplies
     dtype, result = workload.formats.partition(":")[0] if workload.is_kernel else workload.dtype, workload.write.dtype
     multiplied = "tf32" if on_tensor_cores and dtype == "float32" else dtype
     sums = ACCUMULATOR_DTYPE.get(dtype, "float32" if workload.is_kernel else dtype)  # for mixed and 4-bit formats
@@ -76,4 +76,4 @@ def arithmetic_of(schedule: Schedule) -> Arithmetic:
         parts.append(
             TYPICAL_ERROR * EPS.get(sums, 0.0) * math.sqrt(products) * (TRUNCATION if on_tensor_cores else 1.0)
         )
-    return Arithmetic(dtype, multiplied, sums if rounds else result, result, float(f"{math.hypot(*parts):.2g}"))
+    return KernelArithmetic(dtype, multiplied, sums if rounds else result, result, float(f"{math.hypot(*parts):.2g}"))

@@ -27,26 +27,26 @@ __all__ = [
     "TVM_ERRORS",
     "DevicePart",
     "TvmObject",
-    "array_of",
-    "bare_target",
     "build_measured",
     "compile_module",
-    "features_of",
+    "convert_to_array",
+    "find_triple",
     "generate_cuda_source",
-    "gpu_target_of",
+    "has_same_structure",
     "import_meta_schedule",
     "import_tvm",
     "lacks_feature",
     "last_line",
+    "list_features",
+    "list_unlowered_operators",
     "lower_device_part",
-    "operators_left",
+    "make_bare_target",
+    "make_gpu_target",
     "parse_program",
     "register_errors",
-    "same_structure",
     "schedule_of_module",
     "set_pool_threads",
     "target_of",
-    "triple_of",
 ]
 
 _IMPORTED: set[str] = set()
@@ -187,7 +187,7 @@ def target_of(hardware: CpuSpec, *, threads: int = 1) -> tvm.target.Target:
     return target
 
 
-def triple_of(target: tvm.target.Target) -> str:
+def find_triple(target: tvm.target.Target) -> str:
     """Return the LLVM triple of a target."""
     import_tvm()
     from tvm.target.codegen import llvm_get_system_triple
@@ -195,7 +195,7 @@ def triple_of(target: tvm.target.Target) -> str:
     return str(target.attrs.get("mtriple") or llvm_get_system_triple())
 
 
-def bare_target(machine: str) -> tvm.target.Target:
+def make_bare_target(machine: str) -> tvm.target.Target:
     """Return the TVM target of the simplest Linux processor of an architecture, "x86_64" or "aarch64"."""
     mcpu = {"x86_64": "x86-64", "aarch64": "generic"}[machine]
     options = {"kind": "llvm", "mcpu": mcpu, "mtriple": f"{machine}-linux-gnu"}
@@ -211,12 +211,12 @@ def lacks_feature(target: tvm.target.Target, hardware: CpuSpec) -> str:
     return next((name for name in names if not has(name, target)), "")
 
 
-def features_of(target: tvm.target.Target) -> frozenset[str]:
+def list_features(target: tvm.target.Target) -> frozenset[str]:
     """Return LLVM's names of the features that the processor of an LLVM target has."""
     return frozenset(str(name) for name in import_tvm().get_global_func("target.llvm_get_cpu_features")(target))
 
 
-def gpu_target_of(hardware: GpuSpec) -> tvm.target.Target:
+def make_gpu_target(hardware: GpuSpec) -> tvm.target.Target:
     """Return the TVM target of a GPU spec.
 
     Raises
@@ -298,7 +298,7 @@ def generate_cuda_source(part: DevicePart) -> str:
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 
 
-def array_of(tensor: tvm.runtime.Tensor) -> NDArray[np.generic]:
+def convert_to_array(tensor: tvm.runtime.Tensor) -> NDArray[np.generic]:
     """Return a tensor as a NumPy array, without a copy if DLPack supports its dtype."""
     try:
         return np.from_dlpack(tensor)
@@ -323,7 +323,7 @@ def parse_program(text: str, llvm: str) -> tirx.PrimFunc:
     return tvm.script.from_source(text, names) if read is None else read(tvm, names)
 
 
-def operators_left(module: tvm.IRModule) -> list[str]:
+def list_unlowered_operators(module: tvm.IRModule) -> list[str]:
     """Return the Relax operators of a module that ``LegalizeOps`` would turn into functions, in order."""
     tvm = import_tvm()
     from tvm import relax
@@ -342,7 +342,7 @@ def operators_left(module: tvm.IRModule) -> list[str]:
     return list(operators)
 
 
-def same_structure(first: tvm.runtime.Object, second: tvm.runtime.Object) -> bool:
+def has_same_structure(first: tvm.runtime.Object, second: tvm.runtime.Object) -> bool:
     """Return whether two modules are equal except for names."""
     import tvm_ffi
 

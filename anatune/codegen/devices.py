@@ -5,7 +5,7 @@ from __future__ import annotations
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.lowered import LoweredSchedule
 from anatune.core.schedule import Schedule
-from anatune.templates import template_named
+from anatune.templates import get_template
 
 
 def lower(schedule: Schedule, threads: int) -> LoweredSchedule:
@@ -35,7 +35,7 @@ def source(schedule: Schedule, threads: int) -> str:
     BuildError, MissingDependencyError
         As in `lower`.
     """
-    template = template_named(schedule.template)
+    template = get_template(schedule.template)
     if template.toolchain == "triton":
         return str(template.program(schedule).source)
     if schedule.hardware.kind == "gpu":

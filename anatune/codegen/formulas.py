@@ -17,7 +17,7 @@ from anatune.emit.llvm import LlvmCode
 from anatune.threads import compute_once
 from anatune.untyped import ir, tirx, tvm
 
-__all__ = ["ELEMENTARY", "elementary", "with_device_functions", "with_formulas"]
+__all__ = ["ELEMENTARY", "call_elementary", "with_device_functions", "with_formulas"]
 
 _ADDED = ("erfc", "expm1", "gelu", "gelu_tanh", "log2", "mish", "silu")
 """Functions for which TVM has no operator."""
@@ -55,7 +55,7 @@ def _operator_name(name: str) -> str:
     return f"tirx.anatune.{name}" if name in _ADDED else f"tirx.{name}"
 
 
-def elementary(tvm: ModuleType, name: str, *operands: ir.Expr) -> ir.Expr:
+def call_elementary(tvm: ModuleType, name: str, *operands: ir.Expr) -> ir.Expr:
     """Return the call of an elementary function; `name` is one of the names above."""
     _register(tvm)
     return tvm.tirx.call_intrin(operands[0].ty, _operator_name(name), *operands)
@@ -122,7 +122,7 @@ def _sigmoid(tvm: ModuleType, x: ir.Expr) -> ir.Expr:
 
 
 def _gelu(tvm: ModuleType, x: ir.Expr) -> ir.Expr:
-    return x * tvm.tirx.const(0.5, x.ty) * elementary(tvm, "erfc", x * tvm.tirx.const(-math.sqrt(0.5), x.ty))
+    return x * tvm.tirx.const(0.5, x.ty) * call_elementary(tvm, "erfc", x * tvm.tirx.const(-math.sqrt(0.5), x.ty))
 
 
 def _gelu_tanh(tvm: ModuleType, x: ir.Expr) -> ir.Expr:

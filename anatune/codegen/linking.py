@@ -16,7 +16,7 @@ from anatune.errors import BuildError
 from anatune.files import scratch_folder
 from anatune.untyped import tirx, tvm
 
-__all__ = ["link_library", "link_objects", "object_of", "static_library"]
+__all__ = ["link_library", "link_objects", "load_static_object", "object_of"]
 
 _OBJECT_BYTES = 1 << 22
 """Size that is larger than any object file of a function: LLVM ends the process if it cannot write."""
@@ -58,7 +58,7 @@ def object_of(symbol: str, function: tirx.PrimFunc, target: tvm.target.Target, p
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def static_library(file: Path, symbol: str) -> tvm.runtime.Module:
+def load_static_object(file: Path, symbol: str) -> tvm.runtime.Module:
     """Return an object file with one function as a TVM module that others can import."""
     import_tvm()
     from tvm.runtime.module import load_static_library

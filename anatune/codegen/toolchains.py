@@ -10,7 +10,7 @@ from anatune.codegen.cuda.artifact import GpuArtifact
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
-from anatune.templates import template_named
+from anatune.templates import get_template
 
 
 class Toolchain(Protocol):
@@ -44,9 +44,9 @@ class Toolchain(Protocol):
         """Compile a schedule and return the compiler's facts."""
 
 
-def toolchain_of(template: str) -> Toolchain:
+def find_toolchain(template: str) -> Toolchain:
     """Return the toolchain of a GPU template."""
-    if template_named(template).toolchain == "triton":
+    if get_template(template).toolchain == "triton":
         from anatune.codegen.triton import artifact as triton
 
         return triton
@@ -57,10 +57,10 @@ def toolchain_of(template: str) -> Toolchain:
 
 def entry_of(template: str, function: str) -> str:
     """Return ``module:function`` for a function of a template's toolchain, as builder processes need it."""
-    return f"{toolchain_of(template).__name__}:{function}"
+    return f"{find_toolchain(template).__name__}:{function}"
 
 
-def compilers_of(templates: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def describe_compilers(templates: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """Return the compilers for schedules of these templates, "NVRTC 12.9 (12.9.86), Triton 3.9.0", and all their flags.
 
     Raises
@@ -68,16 +68,16 @@ def compilers_of(templates: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     MissingDependencyError
         A compiler is not installed.
     """
-    chains = dict.fromkeys(map(toolchain_of, templates))
+    chains = dict.fromkeys(map(find_toolchain, templates))
     flags = dict.fromkeys(flag for chain in chains for flag in chain.FLAGS)
     return ", ".join(chain.compiler_version() for chain in chains), tuple(flags)
 
 
 def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> GpuArtifact:
     """Compile a schedule of any GPU template into a folder; called by builder processes."""
-    return toolchain_of(schedule.template).build_schedule(schedule, folder, threads=threads)
+    return find_toolchain(schedule.template).build_schedule(schedule, folder, threads=threads)
 
 
 def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> CompilerFacts:
     """Compile a schedule of any GPU template and return the compiler's facts; called by builder processes."""
-    return toolchain_of(schedule.template).compile_entry(schedule, folder, threads=threads)
+    return find_toolchain(schedule.template).compile_entry(schedule, folder, threads=threads)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from anatune.arguments import checked_choice
-from anatune.core.templates import known_templates
+from anatune.arguments import check_choice
+from anatune.core.templates import all_templates
 from anatune.core.workload.access import ACCUMULATOR_DTYPE
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ TYPICAL_ERROR = 0.35
 """Typical error of a sum of K products, in units of eps * sqrt(K) times its spread; see `rounding_error`."""
 _STEP_ROUNDINGS = {"relu": 0, "relu6": 0, "silu": 3, "gelu": 3, "gelu_tanh": 3}
 """Roundings of a fused step, in eps of the result; steps that are not listed have 1. Activations err by 2 eps of their
-argument, and their slope is at most 1.13. Source: `emit.elementary`, tests/unit/codegen/cpu/test_rows.py."""
+argument, and their slope is at most 1.13. Source: `emit.call_elementary`, tests/unit/codegen/cpu/test_rows.py."""
 _SUM_FACTOR = 4.0
 """Allowed error of such a sum, in the same units."""
 TYPICAL_OF_BOUND = TYPICAL_ERROR / _SUM_FACTOR
@@ -46,7 +46,7 @@ TRUNCATION = 4.0
 Source: [Fasi2021] (V100, T4, A100); a factor of 4 covers sums of about 10,000 products."""
 
 
-def checked_accuracy(what: str, value: object) -> str:
+def validate_accuracy(what: str, value: object) -> str:
     """Return `value` if it is one of `ACCURACIES`; `what` begins the message.
 
     Raises
@@ -54,7 +54,7 @@ def checked_accuracy(what: str, value: object) -> str:
     SpaceError
         The value is another one; the message lists the accuracies.
     """
-    return checked_choice(what, value, ACCURACIES)
+    return check_choice(what, value, ACCURACIES)
 
 
 def admits(accuracy: str, needed: str) -> bool:
@@ -64,12 +64,12 @@ def admits(accuracy: str, needed: str) -> bool:
 
 def accuracy_of(schedule: Schedule) -> str:
     """Return the accuracy that has to be requested to get a schedule."""
-    return str(known_templates()[schedule.template].accuracy_of(schedule))
+    return str(all_templates()[schedule.template].accuracy_of(schedule))
 
 
 def is_plain_sum(template: str) -> bool:
     """Return whether kernels of a template add up the products of the workload itself, in any order."""
-    return bool(known_templates()[template].is_plain_sum)
+    return bool(all_templates()[template].is_plain_sum)
 
 
 def error_of(schedule: Schedule) -> float:
@@ -78,7 +78,7 @@ def error_of(schedule: Schedule) -> float:
     It is 0.0 if the arithmetic is a plain sum, whose bound follows from the workload
     (`measure.run.correctness.tolerance`).
     """
-    return float(known_templates()[schedule.template].error_of(schedule))
+    return float(all_templates()[schedule.template].error_of(schedule))
 
 
 def rounding_error(workload: Workload, growth: float = 1.0, *, half_additions: int = 0) -> float:

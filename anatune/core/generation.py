@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import known_templates
+from anatune.core.templates import all_templates
 from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError
 
@@ -24,7 +24,7 @@ def generation_limit(workload: Workload, hardware: GpuSpec | CpuSpec, templates:
     templates : iterable of str
         Templates of the schedules, if they are known: some generate code without such limits.
     """
-    if not all(known_templates()[name].is_limited for name in templates):
+    if not all(all_templates()[name].is_limited for name in templates):
         return ""
     if limit := vendor_limit(hardware):
         return limit

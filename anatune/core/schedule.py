@@ -16,11 +16,11 @@ from typing import Any
 
 import msgspec
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.frozen import EMPTY, freeze
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.show import html_table
-from anatune.core.templates import LATE, known_templates, note_removed
+from anatune.core.templates import LATE, all_templates, note_removed
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
@@ -139,7 +139,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
             The text is not such JSON, or its fields do not fit each other; the message names the field.
         """
         if not isinstance(text, str | bytes):
-            raise SpaceError(f"schedule JSON: got {shown(text)}, expected the text of Schedule.to_json()")
+            raise SpaceError(f"schedule JSON: got {quote(text)}, expected the text of Schedule.to_json()")
         try:
             while (inner := _find_best(text)) is not None:
                 text = inner
@@ -194,7 +194,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
     @property
     def told_options(self) -> dict[str, OptionValue]:
         """``unroll`` and the options, without those that have no effect in the schedule's template."""
-        ineffective = getattr(known_templates().get(self.template), "silent", {})
+        ineffective = getattr(all_templates().get(self.template), "silent", {})
         values = {"unroll": self.unroll, **self.options}
         return {name: value for name, value in values.items() if ineffective.get(name) != value}
 
@@ -238,7 +238,7 @@ def _find_best(text: str | bytes | msgspec.Raw) -> msgspec.Raw | None:
     return candidates[0]
 
 
-def checked_schedule(what: str, value: object) -> Schedule:
+def check_schedule(what: str, value: object) -> Schedule:
     """Return `value` if it is a schedule that fits its own workload, hardware and template; `what` begins the message.
 
     Raises
@@ -247,7 +247,7 @@ def checked_schedule(what: str, value: object) -> Schedule:
         The value is not such a schedule.
     """
     if not isinstance(value, Schedule):
-        raise SpaceError(f"{what}: got {shown(value)}, expected a Schedule; build one with space.schedule(...)")
+        raise SpaceError(f"{what}: got {quote(value)}, expected a Schedule; build one with space.schedule(...)")
     return value.check()
 
 
@@ -258,7 +258,7 @@ def _check(schedule: Schedule) -> None:
         raise SpaceError(f"schedule: workload is {workload!r:.60}, expected a Workload")
     if not isinstance(hardware, GpuSpec | CpuSpec):
         raise SpaceError(f"schedule: hardware is {hardware!r:.60}, expected a GpuSpec or a CpuSpec")
-    templates = known_templates().of_kind(hardware.kind)
+    templates = all_templates().of_kind(hardware.kind)
     if not isinstance(template, str) or template not in templates:
         raise SpaceError(
             f"schedule: template is {template!r:.40}, expected one of {', '.join(templates)} for {hardware.name}"
@@ -268,6 +268,6 @@ def _check(schedule: Schedule) -> None:
         if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise SpaceError(f"schedule: {name} is {value!r:.60}, expected a mapping with names as keys")
     try:
-        known_templates()[template].check(schedule)
+        all_templates()[template].check(schedule)
     except SpaceError as error:
         raise SpaceError(f"schedule of {workload.operator} ({template}): {error}") from None

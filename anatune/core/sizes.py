@@ -130,12 +130,12 @@ class Size(int):
     __radd__, __rmul__ = __add__, __mul__
 
 
-def at_run_time(sizes: object) -> bool:
+def is_run_time(sizes: object) -> bool:
     """Return whether a size, or one in a nested tuple, is known only at run time."""
-    return any(map(at_run_time, sizes)) if isinstance(sizes, tuple) else isinstance(sizes, Size)
+    return any(map(is_run_time, sizes)) if isinstance(sizes, tuple) else isinstance(sizes, Size)
 
 
-def fewest(size: int) -> int:
+def least_size(size: int) -> int:
     """Return the value of a size whose symbols are all 1, at least 1."""
     return max(1, int(size.at(dict.fromkeys(size.symbols, 1)))) if isinstance(size, Size) else size
 

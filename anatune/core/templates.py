@@ -51,7 +51,7 @@ def note_removed(name: object) -> str:
     return REMOVED.get(name, "") if isinstance(name, str) else ""
 
 
-def known_templates() -> TemplateTable:
+def all_templates() -> TemplateTable:
     """Return the table of all templates."""
     if not REGISTERED:
         LATE["templates"]()

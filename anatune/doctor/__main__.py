@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from anatune.doctor.examination import examine
 from anatune.doctor.findings import can_plan, lines, tree
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"error: No such option: {unknown[0]}; doctor takes --json and --quick\n")
         return 2
     findings = examine(imports="--quick" not in arguments)
-    sys.stdout.write(json.dumps(tree(findings)) + "\n" if "--json" in arguments else plain(lines(findings)))
+    sys.stdout.write(json.dumps(tree(findings)) + "\n" if "--json" in arguments else join_lines(lines(findings)))
     return 0 if can_plan(findings) else 1
 
 

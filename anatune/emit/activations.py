@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 
-def activated(step: str, value: str, dtype: str) -> str:
+def write_activation(step: str, value: str, dtype: str) -> str:
     """Return the expression of a fused activation of a value of `dtype`; all except relu need float32."""
     if step == "relu":
         return f"T.max({value}, T.{dtype}(0))"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from anatune.core.sizes import at_run_time, fewest, symbols_of
+from anatune.core.sizes import is_run_time, least_size, symbols_of
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LlvmCode, lane_mask
 from anatune.emit.script import Script, buffer_type, open_function, shape_tuple, whole_region
@@ -23,38 +23,38 @@ CARRIER = 'for _ in T.serial(1, annotations={"pragma_import_llvm": LL}):'
 # ---- TVMScript ----
 
 
-def wide(index: str) -> str:
+def widen_index(index: str) -> str:
     """Return an index in the 64 bits that a function takes; TVM narrows indices that were never cast to 32 bits."""
     return f'T.Cast("int64", T.Cast("int32", {index}))'
 
 
-def call(text: Script, function: str, places: Iterable[tuple[str, str]], *numbers: str) -> None:
+def emit_call(text: Script, function: str, places: Iterable[tuple[str, str]], *numbers: str) -> None:
     """Append the call of a function with tensors and offsets in them, then plain numbers."""
-    words = [f"{tensor}.data, {wide(offset)}" for tensor, offset in places]
-    words += [wide(number) for number in numbers]
+    words = [f"{tensor}.data, {widen_index(offset)}" for tensor, offset in places]
+    words += [widen_index(number) for number in numbers]
     text.line(f'T.evaluate(T.call_extern("void", "{function}", {", ".join(words)}))')
 
 
-def loop_over(variable: str, count: int, *, parallel: bool) -> str:
+def write_loop_head(variable: str, count: int, *, parallel: bool) -> str:
     """Return the head of a loop, parallel or serial."""
     return f"for {variable} in T.{'parallel' if parallel else 'serial'}({count}):"
 
 
-def spread_over(
+def write_spread_loop(
     text: Script, variable: str, count: int, write: Callable[[], None], *, threads: int, work: int, least: int
 ) -> None:
     """Append a loop whose body `write` writes; it is parallel if it has at least `least` of `work`.
 
     If `work` is known only at run time, both versions of the loop are written.
     """
-    may_spread = threads > 1 and (at_run_time(count) or count > 1)
-    asks = may_spread and at_run_time(work) and fewest(work) < least
+    may_spread = threads > 1 and (is_run_time(count) or count > 1)
+    asks = may_spread and is_run_time(work) and least_size(work) < least
     with text.scope(f"if {work} >= {least}:" if asks else ""):
-        parallel = asks or (may_spread and fewest(work) >= least)
-        with text.scope(loop_over(variable, count, parallel=parallel)):
+        parallel = asks or (may_spread and least_size(work) >= least)
+        with text.scope(write_loop_head(variable, count, parallel=parallel)):
             write()
     if asks:
-        with text.scope("else:", loop_over(variable, count, parallel=False)):
+        with text.scope("else:", write_loop_head(variable, count, parallel=False)):
             write()
 
 
@@ -88,7 +88,7 @@ def open_kernel(
         return (dtypes or {}).get(tensor, "float32")
 
     symbols = sorted(symbols_of((*map(tuple, shapes.values()), *buffers.values())))
-    unknown = [tensor for tensor, shape in shapes.items() if at_run_time(tuple(shape))]
+    unknown = [tensor for tensor, shape in shapes.items() if is_run_time(tuple(shape))]
     *parameters, result = (
         (f"{tensor}_argument", "T.handle") if tensor in unknown else (tensor, buffer_type(shape, dtype_of(tensor)))
         for tensor, shape in shapes.items()
@@ -131,12 +131,12 @@ def start_function(code: LlvmCode, name: str, tensors: int, *numbers: str, spill
         code.align_frame(4 * code.lanes)
 
 
-def starts_of(code: LlvmCode, types: Sequence[str]) -> list[str]:
+def element_addresses(code: LlvmCode, types: Sequence[str]) -> list[str]:
     """Return the addresses of the elements that the function's arguments name, for tensors of these LLVM types."""
     return [code.emit(f"getelementptr {kind}, ptr %p{place}, i64 %o{place}") for place, kind in enumerate(types)]
 
 
-def finished(code: LlvmCode) -> Function:
+def finish_function(code: LlvmCode) -> Function:
     """Close a function and return it."""
     code.line("  ret void")
     code.line("}")
@@ -188,21 +188,21 @@ class Loops:
         return [code.emit(way) for way in ways]
 
 
-def one_over(code: LlvmCode, number: int, name: str) -> str:
+def write_reciprocal(code: LlvmCode, number: int, name: str) -> str:
     """Return a vector of one over a number; a number known only at run time is the function's argument `name`."""
-    if not at_run_time(number):
+    if not is_run_time(number):
         return code.constant(1.0 / number)
     return code.splat(code.emit(f"fdiv float 1.0, {code.emit(f'uitofp i64 %{name} to float')}"))
 
 
-def lanes_below(code: LlvmCode, count: str) -> str:
+def mask_lanes_below(code: LlvmCode, count: str) -> str:
     """Return a mask of the first lanes, whose number is a 64-bit value at run time; below 0 none."""
     kind = f"<{code.lanes} x i32>"
     numbers = ", ".join(f"i32 {lane}" for lane in range(code.lanes))
     return code.emit(f"icmp slt {kind} <{numbers}>, {code.splat(code.emit(f'trunc i64 {count} to i32'), 'i32')}")
 
 
-def only_lanes(code: LlvmCode, value: str, used: int | str, other: str) -> str:
+def select_lanes(code: LlvmCode, value: str, used: int | str, other: str) -> str:
     """Return a vector with `other` in the lanes after the first `used`, or in those that a mask leaves out."""
     if used == code.lanes:
         return value

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from anatune.core.hardware.dot import HALF_SUMS, WIDENED
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import DTYPE_BYTES
-from anatune.emit.llvm_types import LLVM_TYPE, float_text, lane_mask, number_of, same_integers, suffix
+from anatune.emit.llvm_types import LLVM_TYPE, float_text, lane_mask, same_integers, suffix, write_size
 
 __all__ = ["LLVM_TYPE", "LlvmCode", "lane_mask"]
 
@@ -157,7 +157,7 @@ class LlvmCode:
         """Return the address that is `offset` elements further."""
         if offset == 0:
             return pointer
-        return self.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {pointer}, i64 {number_of(offset, self.emit)}")
+        return self.emit(f"getelementptr {LLVM_TYPE[dtype]}, ptr {pointer}, i64 {write_size(offset, self.emit)}")
 
     def splat(self, value: str, scalar: str | None = None, lanes: int | None = None) -> str:
         """Return a vector of equal elements."""

@@ -41,7 +41,7 @@ def float_text(value: float) -> str:
     return "0x" + struct.pack(">d", single).hex().upper()
 
 
-def number_of(size: int, emit: Callable[[str], str]) -> str:
+def write_size(size: int, emit: Callable[[str], str]) -> str:
     """Return a 64-bit size; symbols of a size known only at run time are parameters of the function.
 
     Parameters

@@ -40,7 +40,7 @@ class Script:
         return "\n".join(self.lines) + "\n"
 
 
-def affine(terms: Iterable[tuple[str, int]], constant: int = 0) -> str:
+def write_affine(terms: Iterable[tuple[str, int]], constant: int = 0) -> str:
     """Return ``name * factor + ... + constant`` without zero terms."""
     words = [name if factor == 1 else f"{name} * {factor}" for name, factor in terms if factor]
     if constant or not words:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import SpaceError
 from anatune.fleet.cluster.security import security_of
 
@@ -55,7 +55,7 @@ def queue_cluster(
     """
     job = getattr(kind, "job_cls", None)
     if not isinstance(kind, type) or not isinstance(job, type):
-        raise SpaceError(f"queue_cluster: kind is {shown(kind)}, expected a cluster such as dask_jobqueue.SLURMCluster")
+        raise SpaceError(f"queue_cluster: kind is {quote(kind)}, expected a cluster such as dask_jobqueue.SLURMCluster")
     if options.get("processes", 1) != 1:
         raise SpaceError("queue_cluster: processes has to be 1: a job has one device; scale to more jobs")
     words = ["--build-only"] if build_only else ["--device", device]

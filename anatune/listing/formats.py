@@ -12,13 +12,13 @@ from anatune import api
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.learned.corrections import corrected, find_correction
+from anatune.model.learned.corrections import apply_correction, find_correction
 from anatune.model.pruning.diversity import MOST_DIVERSE
-from anatune.model.pruning.order import ChosenOrder, PlainOrder, Points
+from anatune.model.pruning.order import AnalyticalOrder, ChosenOrder, Points
 from anatune.model.pruning.subset import RankedSubset, SpaceSubset
 from anatune.templates import CUDA, template_of
 from anatune.templates.base.model import Model, Progress
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class PruneRequest:
         express : callable
             Function from points to those that the format can express.
         """
-        order = PlainOrder(plain, distinct=True, progress=self.progress)
+        order = AnalyticalOrder(plain, distinct=True, progress=self.progress)
         points = ChosenOrder(used, order, count, distinct=self.distinct, express=express).first(count)
         return points if len(points) == count else None  # then read the order itself, which has more
 
@@ -124,7 +124,7 @@ class PruneRequest:
         self._check_legal(subset)
         return subset
 
-    def plain_subset(self, plain: GpuModel) -> SpaceSubset:
+    def plain_subset(self, plain: CudaModel) -> SpaceSubset:
         """Return the result of `anatune.prune` for divisor tilings without split reductions, as other tuners have.
 
         Parameters
@@ -139,7 +139,7 @@ class PruneRequest:
         """
         saved = find_correction(self.hardware, CUDA.name, self.correction)
         subset = SpaceSubset(
-            corrected(plain, saved),
+            apply_correction(plain, saved),
             self.keep,
             time_limit_s=self.time_limit_s,
             distinct=self.distinct,
@@ -156,7 +156,7 @@ class PruneRequest:
             raise SpaceError(f"{what}: none of {size} schedules is legal; `anatune plan` says which rules reject them")
 
 
-def object_lines(head: object, key: str, entries: Iterable[object]) -> Iterator[str]:
+def write_object_lines(head: object, key: str, entries: Iterable[object]) -> Iterator[str]:
     """Yield a JSON object in lines: the fields of `head`, then a list under `key` with one entry on each line."""
     yield f'{msgspec.json.encode(head).decode()[:-1]}, "{key}": ['
     waiting = ""

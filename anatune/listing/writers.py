@@ -11,9 +11,9 @@ import io
 import itertools
 from collections.abc import Iterator
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import UnknownNameError
-from anatune.listing.formats import PruneRequest, Writer, object_lines
+from anatune.listing.formats import PruneRequest, Writer, write_object_lines
 from anatune.named import entries, load
 
 _NUMBERS = ("time_s", "gflop_per_s", "bound_by", "occupancy", "waves")
@@ -25,7 +25,7 @@ def write_json_lines(request: PruneRequest) -> Iterator[str]:
     head = subset.to_dict() | {"num_listed": min(subset.num_kept, request.most)}
     entries = itertools.islice(subset.entries(), request.most)
     schedules = (schedule.to_dict() | {"prediction": prediction} for schedule, prediction in entries)
-    yield from object_lines(head, "schedules", schedules)
+    yield from write_object_lines(head, "schedules", schedules)
 
 
 def write_csv_lines(request: PruneRequest) -> Iterator[str]:
@@ -59,12 +59,12 @@ IGNORED = {"triton": ("template", "accuracy", "time_limit", "distinct", "no_dive
 """Name of a format -> options of the command that it ignores, because it ranks all of Triton's own tiles."""
 
 
-def known_formats() -> tuple[str, ...]:
+def list_formats() -> tuple[str, ...]:
     """Return the names of all formats."""
     return (*_OWN, *entries("formats"))
 
 
-def writer(name: str) -> Writer:
+def find_writer(name: str) -> Writer:
     """Return the writer of a format.
 
     Raises
@@ -75,6 +75,6 @@ def writer(name: str) -> Writer:
     if name in _OWN:
         return _OWN[name]
     if name not in entries("formats"):
-        raise UnknownNameError(f"format {shown(name)} is unknown, expected one of {', '.join(known_formats())}")
+        raise UnknownNameError(f"format {quote(name)} is unknown, expected one of {', '.join(list_formats())}")
     writer: Writer = load("formats", name)
     return writer

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.hardware.files import hardware as named_spec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import DeviceError, SpaceError, UnknownNameError
@@ -37,7 +37,7 @@ def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
         return name
     if not isinstance(name, str | Path):
         raise SpaceError(
-            f"hw is {shown(name)}, expected the name of a device such as 'rtx3090', the path of a TOML file, or a "
+            f"hw is {quote(name)}, expected the name of a device such as 'rtx3090', the path of a TOML file, or a "
             "result of anatune.hardware()"
         )
     try:

@@ -50,7 +50,7 @@ class WorkerState(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     measures: bool = True
 
 
-def added_up(before: Sequence[WorkerState], now: Sequence[WorkerState]) -> tuple[WorkerState, ...]:
+def add_earlier_trials(before: Sequence[WorkerState], now: Sequence[WorkerState]) -> tuple[WorkerState, ...]:
     """Return the present workers with the trials and failures of earlier sessions added.
 
     Parameters
@@ -111,7 +111,7 @@ def asking(schedules: Iterable[Schedule]) -> Ask:
     return lambda: next(source, None)
 
 
-def checked_of(workload: Workload, schedule: Schedule) -> Schedule:
+def check_workload(workload: Workload, schedule: Schedule) -> Schedule:
     """Return a schedule after checking that it is of the workload of a measurer.
 
     Raises

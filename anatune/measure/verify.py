@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, overload
 
-from anatune.arguments import MOST_SEED, checked_integer
-from anatune.core.schedule import Schedule, checked_schedule
+from anatune.arguments import MOST_SEED, check_integer
+from anatune.core.schedule import Schedule, check_schedule
 from anatune.measure.devices import calls_of, range_calls_of
 from anatune.measure.run.correctness import Verification
 from anatune.measure.run.memory import check_runs_here
 from anatune.model.ranges.plan import RangePlan
-from anatune.threads import one_by_one
+from anatune.threads import compile_in_turn
 
 if TYPE_CHECKING:
     from anatune.measure.cpu.kernel import Kernel
@@ -32,7 +32,7 @@ def build(schedule: Schedule, threads: int = 1) -> Kernel | GpuKernel: ...
 def build(schedule: RangePlan, threads: int = 1) -> RangeKernel | GpuRangeKernel: ...
 
 
-@one_by_one
+@compile_in_turn
 def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKernel | RangeKernel | GpuRangeKernel:
     """Compile a schedule, or the kernels of a plan for a range, and load it into this process.
 
@@ -63,12 +63,12 @@ def build(schedule: Schedule | RangePlan, threads: int = 1) -> Kernel | GpuKerne
     """
     if isinstance(schedule, RangePlan):
         hardware = schedule.programs[0].schedule.hardware
-        return range_calls_of(hardware).build(schedule, checked_integer("build: threads", threads, 1, MOST_THREADS))
-    calls = calls_of(checked_schedule("schedule", schedule).hardware)
-    return calls.build(schedule, checked_integer("build: threads", threads, 1, MOST_THREADS))
+        return range_calls_of(hardware).build(schedule, check_integer("build: threads", threads, 1, MOST_THREADS))
+    calls = calls_of(check_schedule("schedule", schedule).hardware)
+    return calls.build(schedule, check_integer("build: threads", threads, 1, MOST_THREADS))
 
 
-@one_by_one
+@compile_in_turn
 def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -> Verification:
     """Build a schedule, run it on random operands and compare the result with float64.
 
@@ -93,16 +93,16 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
         TVM is not installed; a GPU schedule and no C++ compiler, or no Triton.
     """
     first = schedule.programs[-1].schedule if isinstance(schedule, RangePlan) else schedule
-    hardware = checked_schedule("schedule", first).hardware
-    threads = checked_integer("verify: threads", threads, 1, MOST_THREADS)
-    seed = checked_integer("verify: seed", seed, 0, MOST_SEED)
+    hardware = check_schedule("schedule", first).hardware
+    threads = check_integer("verify: threads", threads, 1, MOST_THREADS)
+    seed = check_integer("verify: seed", seed, 0, MOST_SEED)
     check_runs_here(first.workload, hardware, [first.template])
     if isinstance(schedule, RangePlan):
         return range_calls_of(hardware).verify(schedule, threads, seed)
     return calls_of(hardware).verify(schedule, threads, seed)
 
 
-@one_by_one
+@compile_in_turn
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     """Return what the compiler reports about a schedule, without loading or running it.
 
@@ -117,5 +117,5 @@ def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
     SpaceError, BuildError, MissingDependencyError
         As `build`, also for processors other than the present one.
     """
-    calls = calls_of(checked_schedule("schedule", schedule).hardware)
-    return calls.inspect(schedule, checked_integer("inspect: threads", threads, 1, MOST_THREADS))
+    calls = calls_of(check_schedule("schedule", schedule).hardware)
+    return calls.inspect(schedule, check_integer("inspect: threads", threads, 1, MOST_THREADS))

@@ -22,7 +22,7 @@ class Alternative(NamedTuple):
     prediction: Prediction
 
 
-def alternatives(model: Model, schedule: Schedule, slower_by: float) -> list[Alternative]:
+def find_alternatives(model: Model, schedule: Schedule, slower_by: float) -> list[Alternative]:
     """Return, for each axis or option, the cheapest single change that makes the schedule noticeably slower.
 
     A change moves the smallest prime factor of a tile from one level to another, or sets another option.

@@ -12,7 +12,7 @@ import msgspec
 
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS, CpuSpec, GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.templates import template_named
+from anatune.templates import get_template
 
 _RATES = {
     "bandwidth_bytes_per_cycle",
@@ -78,7 +78,7 @@ def time_bound(
     arithmetic_s = workload.flop / hardware.peak_flop_per_s(workload.dtype)
     if flop:
         arithmetic_s = min(
-            num_operations / template_named(name).peak_flop_per_s(workload.dtype, hardware)
+            num_operations / get_template(name).peak_flop_per_s(workload.dtype, hardware)
             for name, num_operations in flop.items()
         )
     times = {"fma": arithmetic_s, **dict(_transfers(workload, hardware, l2, cold, constants))}

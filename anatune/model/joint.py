@@ -21,7 +21,14 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, corrected, find_correction, named_correction
+from anatune.model.learned.corrections import (
+    AUTO,
+    NONE,
+    SavedCorrection,
+    apply_correction,
+    find_correction,
+    find_named_correction,
+)
 from anatune.model.plan import AppliedCorrection, JoinedSpace, Plan, prediction_row
 from anatune.templates import check_accuracy, joined_templates, make_model, template_of
 from anatune.templates.base.model import Guarantee, Model
@@ -30,7 +37,7 @@ _KINDS = ("exhaustive", "certified", "best_found")
 """Kinds of guarantees, the strongest first."""
 
 
-def asked_templates(
+def choose_templates(
     workload: Workload, hardware: GpuSpec | CpuSpec, template: str | None, accuracy: str | None
 ) -> tuple[str, ...]:
     """Return the names of the templates to rank: the given one, or the device's default and those that join it.
@@ -62,10 +69,10 @@ def find_corrections(
     return corrections
 
 
-def applied_model(plan: Plan, template: str, correction: AppliedCorrection | None) -> Model:
+def make_applied_model(plan: Plan, template: str, correction: AppliedCorrection | None) -> Model:
     """Return the model of one of a plan's templates, with the correction that the plan used."""
-    saved = None if correction is None else named_correction(correction.folder)
-    return corrected(make_model(plan.workload, plan.hardware, template, plan.accuracy), saved)
+    saved = None if correction is None else find_named_correction(correction.folder)
+    return apply_correction(make_model(plan.workload, plan.hardware, template, plan.accuracy), saved)
 
 
 def predict_rows(
@@ -103,7 +110,7 @@ def make_corrected_model(
 ) -> Model:
     """Return the model of a template, with its correction if there is one."""
     chosen = make_model(workload, hw, template, accuracy)
-    return corrected(chosen, find_correction(hw, chosen.space.template, correction))
+    return apply_correction(chosen, find_correction(hw, chosen.space.template, correction))
 
 
 def merge_plans(plans: Sequence[Plan], top_k: int) -> Plan:

@@ -13,15 +13,15 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from anatune.arguments import checked_flag, checked_seconds
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.arguments import check_flag, check_seconds
+from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.model import joint
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
 from anatune.model.learned.corrections import AUTO
 from anatune.model.plan import AppliedCorrection, LeftOut, Plan
-from anatune.templates import make_model, template_named
+from anatune.templates import get_template, make_model
 from anatune.templates.base.model import Guarantee, Model, Progress, Ranking
 from anatune.templates.base.watch import Watch
 
@@ -55,19 +55,19 @@ class Constraints(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.accuracy is not None:
-            checked_accuracy(f"{self.call}: accuracy", self.accuracy)
-        limit_s = checked_seconds(f"{self.call}: time_limit_s", self.time_limit_s)
+            validate_accuracy(f"{self.call}: accuracy", self.accuracy)
+        limit_s = check_seconds(f"{self.call}: time_limit_s", self.time_limit_s)
         msgspec.structs.force_setattr(self, "time_limit_s", limit_s)  # NumPy numbers become Python numbers
-        msgspec.structs.force_setattr(self, "distinct", checked_flag(f"{self.call}: distinct", self.distinct))
+        msgspec.structs.force_setattr(self, "distinct", check_flag(f"{self.call}: distinct", self.distinct))
 
     @property
-    def admitted(self) -> str:
+    def allowed_accuracy(self) -> str:
         """The requested accuracy, "standard" by default."""
         return self.accuracy or STANDARD
 
     def templates(self, workload: Workload, hardware: HardwareSpec) -> tuple[str, ...]:
-        """Return the names of the templates to rank; errors as in `joint.asked_templates`."""
-        return joint.asked_templates(workload, hardware, self.template, self.accuracy)
+        """Return the names of the templates to rank; errors as in `joint.choose_templates`."""
+        return joint.choose_templates(workload, hardware, self.template, self.accuracy)
 
 
 def rank(
@@ -121,11 +121,11 @@ def rank_templates(
     ModelVersionError
         A correction does not fit its model.
     """
-    watch, accuracy = Watch(constraints.time_limit_s, progress), constraints.admitted
+    watch, accuracy = Watch(constraints.time_limit_s, progress), constraints.allowed_accuracy
     plans: dict[str, Plan] = {}
     models: dict[str, Model] = {}
     number, cut_s = len(names), math.inf
-    for index, name in enumerate(sorted(names, key=lambda name: not template_named(name).is_whole)):
+    for index, name in enumerate(sorted(names, key=lambda name: not get_template(name).is_whole)):
         saved, analytical = corrections[name], make_model(workload, hardware, name, accuracy)
         corrected = None if saved is None else CorrectedModel(analytical, saved.model)
         model = models[name] = analytical if corrected is None else corrected
@@ -142,7 +142,7 @@ def rank_templates(
             applied = AppliedCorrection(saved.card.name, max(count, SHORTLIST), support, str(saved.folder))
             plan = replace(plan, correction=applied)
         plans[name] = plan
-        if template_named(name).is_whole and len(points) >= count:
+        if get_template(name).is_whole and len(points) >= count:
             cut_s = min(cut_s, max(prediction.time_s for prediction in plan.predictions))
     return joint.merge_plans([plans[name] for name in names], count), models
 

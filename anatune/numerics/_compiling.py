@@ -30,7 +30,7 @@ _SECONDS_PER_BYTE = 1e-3
 
 
 @contextmanager
-def told_compilation(progress: CompilationProgress) -> Iterator[None]:
+def report_compilation(progress: CompilationProgress) -> Iterator[None]:
     """Call `progress` whenever the block compiles a function of the models, in the thread that compiles it."""
     listener = _Listener(progress)
     with event.install_listener(_KIND, listener):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anatune.core.hardware.groups import Group
+from anatune.core.hardware.groups import SpecGroup
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.pages.page import Column, Facts, Section, Table
 from anatune.report import units
@@ -24,7 +24,7 @@ def device_section(hardware: HardwareSpec) -> Section:
     rows: list[tuple[str, str, str, str]] = []
     for name in hardware.__struct_fields__:
         group = getattr(hardware, name)
-        if not isinstance(group, Group):
+        if not isinstance(group, SpecGroup):
             continue
         for key, value in msgspec.structs.asdict(group).items():
             if key in ("source", "unverified") or value is None or not isinstance(value, (int, float)):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
-from anatune.model.joint import applied_model
+from anatune.model.joint import make_applied_model
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.templates.base.model import Model
@@ -131,7 +131,7 @@ class Candidates:
 def models_of(plan: Plan) -> dict[str, Model]:
     """Return the models that ranked a plan, by template, with the corrections of the plan."""
     applied = {space.template: space.correction for space in plan.joined} or {plan.template: plan.correction}
-    return {template: applied_model(plan, template, correction) for template, correction in applied.items()}
+    return {template: make_applied_model(plan, template, correction) for template, correction in applied.items()}
 
 
 def saved_work(plan: Plan) -> dict[str, float]:

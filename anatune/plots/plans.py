@@ -28,7 +28,7 @@ from anatune.plots.theme import (
 from anatune.report import units
 from anatune.report.plans import FILLING
 from anatune.report.roofline import dram_bandwidth, reachable_share, workload_peak
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.base.composition import NOT_HIDDEN
 from anatune.templates.base.model import Model
 
@@ -258,7 +258,7 @@ def _time_bars(schedule: Schedule, prediction: Prediction, models: Mapping[str, 
 
     `models` are those of corrected plans, because the parts explain the times without the correction.
     """
-    composition = template_named(schedule.template).model_class(schedule.workload).composition
+    composition = get_template(schedule.template).model_class(schedule.workload).composition
     time_s, parts = prediction.time_s, prediction.parts
     if schedule.template in models:
         plain = models[schedule.template].plain

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from anatune.arguments import checked_choice
+from anatune.arguments import check_choice
 from anatune.core.trial import Trial
 from anatune.plots.theme import BAR_WIDTH, BEST, COLOURS, GREY, colours_of, label, new_figure, row_figure
 from anatune.report import units
@@ -50,7 +50,7 @@ def plot_convergence(given: Viewed, *, against: Literal["trials", "seconds"] = "
         plotly is not installed.
     """
     views = session_views(given)
-    counts = checked_choice("against", against, ("trials", "seconds")) == "trials"
+    counts = check_choice("against", against, ("trials", "seconds")) == "trials"
     x_title = "trial" if counts else "time of the session (s)"
     if not counts:
         views = [view for view in views if view.ended_s is not None]
@@ -277,7 +277,7 @@ def plot_workers(given: Viewed) -> go.Figure:
     """
     shares = [share for view in session_views(given) for share in view.shares]
     names = list(dict.fromkeys(share.worker.name or "this machine" for share in shares))
-    figure = row_figure("Who measured", "trials", names)
+    figure = row_figure("Measuring machines", "trials", names)
     total = dict.fromkeys(names, 0)
     failed = dict.fromkeys(names, 0)
     for share in shares:

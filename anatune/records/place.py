@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import parse_qsl, unquote
 
-from anatune.arguments import checked_path
+from anatune.arguments import check_path
 from anatune.errors import RecordError
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/{1,2}(?=[^/]|/|$)")
@@ -115,7 +115,7 @@ def record_place(place: str | os.PathLike[str] | ServerAddress) -> RecordPlace:
             f"the records cannot be on a server of {url[1]}, expected a file such as tuning.sqlite, or a PostgreSQL "
             "server: postgresql://USER@HOST/DATABASE"
         )
-    path = checked_path("the record file", place, RecordError)
+    path = check_path("the record file", place, RecordError)
     text = str(path)
     if text == ":memory:" or text.startswith("file:"):
         raise RecordError(

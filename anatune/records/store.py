@@ -10,7 +10,7 @@ from types import TracebackType
 import msgspec
 from sqlalchemy import Connection, func, select
 
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Outcome, Trial
 from anatune.core.workload.nest import Workload
@@ -383,7 +383,7 @@ class RecordStore:
         `template` restricts the choice to one template. Schedules of less accurate arithmetic than `accuracy` are left
         out. `on_damage` is called with a line for each damaged row, which is left out.
         """
-        wanted = WantedTrials(template, checked_accuracy("accuracy", accuracy), on_damage)
+        wanted = WantedTrials(template, validate_accuracy("accuracy", accuracy), on_damage)
         if session is not None:
             where = self._reader.of_trials(workload, hardware, session, threads, None, None, on_damage)
             return best_of_session(self._reader, where, wanted)
@@ -401,7 +401,7 @@ class RecordStore:
         on_damage: OnDamage | None = None,
     ) -> list[Record]:
         """Return records of the best `count` schedules, fastest first; a compared session contributes its winner."""
-        wanted = WantedTrials(template, checked_accuracy("accuracy", accuracy), on_damage)
+        wanted = WantedTrials(template, validate_accuracy("accuracy", accuracy), on_damage)
         return sorted(self._leaders(workload, hardware, threads, wanted, count), key=_time)[:count]
 
     def _leaders(

@@ -9,21 +9,21 @@ import itertools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.arithmetic import find_arithmetic
 from anatune.core.accuracy import accuracy_of, error_of, is_plain_sum
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.spec import DOT_INSTRUCTIONS
 from anatune.core.prediction import Prediction
 from anatune.model import joint
-from anatune.model.alternatives import Alternative, alternatives
+from anatune.model.alternatives import Alternative, find_alternatives
 from anatune.model.plan import Plan
 from anatune.report import units
 from anatune.report.devices import unverified_keys
 from anatune.report.plans import rejected_lines
 from anatune.report.roofline import reachable_share, roofline, workload_peak
 from anatune.report.schedules import schedule_items
-from anatune.report.text import Line, wrapped
-from anatune.templates import template_named
+from anatune.report.text import Line, wrap_text
+from anatune.templates import get_template
 
 MATERIAL_SHARE = 0.02
 """A schedule differs materially if its time, or a part of it, differs by this share of the best schedule's time."""
@@ -114,7 +114,7 @@ def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
     plan : Plan
         Should hold more schedules than are shown, so that one of them differs materially.
     steps : sequence of Alternative
-        Schedules that differ from the best in one choice (`anatune.model.alternatives`), the slowest first.
+        Schedules that differ from the best in one choice (`anatune.model.find_alternatives`), the slowest first.
     """
     if not plan.schedules:
         return [nothing_legal_text(plan)]
@@ -136,7 +136,7 @@ def explanation_lines(plan: Plan, steps: Sequence[Alternative] = (), *, width: i
     """Return the explanation as lines of a report."""
     lines = [Line(""), Line("why", "bold")]
     for sentence in explanation(plan, steps):
-        lines += [Line(text) for text in wrapped(sentence, width, indent="- ", hanging="  ")]
+        lines += [Line(text) for text in wrap_text(sentence, width, indent="- ", hanging="  ")]
     return lines
 
 
@@ -197,7 +197,7 @@ def _other_templates(plan: Plan) -> list[str]:
             f"{units.ratio(times)} times as long as this one, of the template {best.template}."
         )
     if not is_plain_sum(best.template):
-        error = arithmetic_of(best).expected_relative_error
+        error = find_arithmetic(best).expected_relative_error
         plain = f"--template {plan.templates[0]} computes" if plan.joined else "other templates compute"
         sentences.append(
             f"Its kernel does not compute plain sums of products: expect errors of about {error:.1g} of a typical "
@@ -397,7 +397,7 @@ def _doubts(plan: Plan) -> list[str]:
 def _is_unused(key: str, plan: Plan) -> bool:
     """Return whether an unverified number is for another dtype, or for units that the plan does not use."""
     dtype = plan.workload.dtype
-    on_tensor_cores = template_named(plan.template).tensor_cores
+    on_tensor_cores = get_template(plan.template).tensor_cores
     if key.startswith("tensor_cores.") != on_tensor_cores and (key in _CUDA_CORES or key.startswith("tensor_cores.")):
         return True
     if key.split(".")[0] in itertools.chain(*DOT_INSTRUCTIONS.values()):
@@ -416,6 +416,6 @@ def steps_from(answer: Plan) -> list[Alternative]:
     """Return schedules that differ from a plan's best in one choice, with their predictions."""
     if not answer.schedules:
         return []
-    return alternatives(
-        joint.applied_model(answer, answer.template, answer.correction), answer.schedules[0], MATERIAL_SHARE
+    return find_alternatives(
+        joint.make_applied_model(answer, answer.template, answer.correction), answer.schedules[0], MATERIAL_SHARE
     )

@@ -15,8 +15,8 @@ from anatune.model.pruning.subset import RankedSubset
 from anatune.report import units
 from anatune.report.roofline import ceiling, workload_peak
 from anatune.report.schedules import meaning_lines, schedule_items, schedule_line, schedule_table, template_items
-from anatune.report.text import Line, paragraph, table, wrapped, wrapped_items
-from anatune.templates import joined_templates, template_named, templates_of, tuning_template
+from anatune.report.text import Line, paragraph, table, wrap_items, wrap_text
+from anatune.templates import get_template, joined_templates, templates_of, tuning_template
 from anatune.templates.base.model import Rule
 
 _LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
@@ -126,7 +126,7 @@ def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str
     `anatune plan` takes the narrowest template of CUDA cores by default, `anatune tune` a wider one where it applies.
     """
     said, known = f"template: {template}", templates_of(hardware)
-    if template_named(template).least_accuracy(workload) != STANDARD:
+    if get_template(template).least_accuracy(workload) != STANDARD:
         said += f", which rounds {workload.dtype} to tf32 (--accuracy {STANDARD} refuses that)"
     names = [entry.name for entry in known if entry.takes(workload, hardware)]
     tuned, planned = tuning_template(workload, hardware).name, joined_templates(workload, hardware, STANDARD)[0].name
@@ -150,7 +150,7 @@ def place_text(hardware: GpuSpec | CpuSpec) -> str:
 
 def _products_text(plan: Plan) -> str:
     """Return by which instruction a CPU multiplies narrow elements, "" where nothing is to be said."""
-    note = template_named(plan.template).products_note(plan.schedules[0]) if plan.schedules else ""
+    note = get_template(plan.template).products_note(plan.schedules[0]) if plan.schedules else ""
     return f"products: {note}" if note else ""
 
 
@@ -172,7 +172,7 @@ def _workload_text(plan: Plan) -> str:
 def _hardware_text(plan: Plan) -> str:
     hardware, dtype = plan.hardware, plan.workload.dtype
     peak = units.flop_rate(workload_peak(plan.workload, hardware, plan.template))
-    template = template_named(plan.template)
+    template = get_template(plan.template)
     unit = dtype if plan.workload.multiplies else "float32"
     if template.tensor_cores and plan.workload.multiplies:
         packed = plan.workload.is_kernel and dtype == "uint8"  # 4-bit floats, which units multiply as they are
@@ -262,7 +262,7 @@ def _legend(plan: Plan, width: int) -> list[str]:
         + (" + spilled ones" if spilled else ""),
         "schedules of the same predicted time are listed by --all" if any(plan.num_alike or ()) else "",
     ]
-    lines = wrapped("; ".join(word for word in words if word) + ".", width)
+    lines = wrap_text("; ".join(word for word in words if word) + ".", width)
     return lines + meaning_lines(plan.schedules, width, name_templates=bool(plan.joined))
 
 
@@ -330,7 +330,7 @@ def subset_lines(subset: RankedSubset, most: int, *, width: int = 80) -> list[Li
     lines += [Line(""), heading]
     for row, schedule in zip(rows, schedules, strict=True):
         items = template_items(schedule, among_several=several) + schedule_items(schedule)
-        tiles = wrapped_items(items, width, indent="    ")
+        tiles = wrap_items(items, width, indent="    ")
         lines += [row, *(Line(text, "dim") for text in tiles)]
     if subset.num_kept > len(schedules):
         told = (

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.templates import known_templates
+from anatune.core.templates import all_templates
 from anatune.core.trial import Measurement, Outcome
 from anatune.records.export import workload_text
 from anatune.records.schema import Record, Session
@@ -21,7 +21,7 @@ def peak_of_threads(hardware: GpuSpec | CpuSpec, dtype: str, threads: int, templ
 
     With a template it is the peak of the units on which its kernels multiply; NaN if this version lacks the template.
     """
-    if template and template not in known_templates():
+    if template and template not in all_templates():
         return math.nan
     peak = peak_flop_per_s(hardware, dtype, template)
     return peak * min(1.0, threads / (hardware.most_threads or threads))

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.templates import template_named
+from anatune.templates import get_template
 
 
 class Roofline(NamedTuple):
@@ -19,7 +19,7 @@ class Roofline(NamedTuple):
 
 def peak_flop_per_s(hardware: GpuSpec | CpuSpec, dtype: str, template: str = "") -> float:
     """Return the peak for operands of `dtype`, operations per second; see the spec's method of the same name."""
-    return template_named(template).peak_flop_per_s(dtype, hardware) if template else hardware.peak_flop_per_s(dtype)
+    return get_template(template).peak_flop_per_s(dtype, hardware) if template else hardware.peak_flop_per_s(dtype)
 
 
 def workload_peak(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> float:
@@ -45,7 +45,7 @@ def dram_bandwidth(hardware: GpuSpec | CpuSpec) -> tuple[float, float]:
 
 def reachable_share(hardware: GpuSpec | CpuSpec, template: str = "") -> float:
     """Return the share of the peak that compiled code of a template reaches."""
-    return template_named(template).reachable_share(hardware) if template else hardware.reachable_share()
+    return get_template(template).reachable_share(hardware) if template else hardware.reachable_share()
 
 
 def roofline(workload: Workload, hardware: GpuSpec | CpuSpec, template: str = "") -> Roofline:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.arithmetic import find_arithmetic
 from anatune.core.accuracy import is_plain_sum
 from anatune.core.schedule import OptionValue, Schedule
-from anatune.report.text import Line, columns, wrapped, wrapped_items
-from anatune.templates import template_named
+from anatune.report.text import Line, columns, wrap_items, wrap_text
+from anatune.templates import get_template
 
 _INDENT = "   "
 
@@ -23,7 +23,7 @@ def template_items(schedule: Schedule, *, among_several: bool) -> list[str]:
     """Return the items before those of a schedule: its template among several, and the error of its results."""
     items = [schedule.template] if among_several else []
     if not is_plain_sum(schedule.template):
-        items.append(f"error {arithmetic_of(schedule).expected_relative_error:.1g}")
+        items.append(f"error {find_arithmetic(schedule).expected_relative_error:.1g}")
     return items
 
 
@@ -43,7 +43,7 @@ def schedule_table(schedule: Schedule, rank: int, items: Sequence[str], ties: st
     width : int
         Characters a line.
     """
-    levels = template_named(schedule.template).levels(schedule.workload)
+    levels = get_template(schedule.template).levels(schedule.workload)
     tables: dict[tuple[str, ...], list[list[str]]] = {}
     for axis, factors in schedule.tiles.items():
         tables.setdefault(levels[axis], []).append([axis, *map(str, factors)])
@@ -54,14 +54,14 @@ def schedule_table(schedule: Schedule, rank: int, items: Sequence[str], ties: st
     number = f"{rank}".ljust(len(_INDENT))
     lines[0] = lines[0]._replace(text=number + lines[0].text.removeprefix(_INDENT))
     options = [*items, *(f"{name} {_option_text(value)}" for name, value in _options(schedule).items())]
-    return lines + _dim(wrapped_items(options, width, indent=_INDENT)) + _dim(wrapped(ties, width, indent=_INDENT))
+    return lines + _dim(wrap_items(options, width, indent=_INDENT)) + _dim(wrap_text(ties, width, indent=_INDENT))
 
 
 def schedule_line(schedule: Schedule, rank: int, items: Sequence[str], ties: str, width: int) -> list[Line]:
     """Return one schedule as one line, which is broken between items. Parameters as `schedule_table`."""
     words = [*items, *schedule_items(schedule), *([ties] if ties else [])]
     number = f"{rank}".ljust(len(_INDENT))
-    return _dim(wrapped_items(words, width, indent=number, hanging=_INDENT))
+    return _dim(wrap_items(words, width, indent=number, hanging=_INDENT))
 
 
 def meaning_lines(schedules: Iterable[Schedule], width: int, *, name_templates: bool) -> list[str]:
@@ -81,12 +81,12 @@ def meaning_lines(schedules: Iterable[Schedule], width: int, *, name_templates: 
         names.setdefault(schedule.template, {}).update(dict.fromkeys(_options(schedule)))
     lines = []
     for name, options in names.items():
-        template = template_named(name)
+        template = get_template(name)
         begin = f"{name}, " if name_templates else ""
         meanings = {option.partition(".")[0]: None for option in options}
         for option in meanings:
             if option in template.option_meanings:
-                lines += wrapped(f"{begin}{option}: {template.option_meanings[option]}", width, hanging="  ")
+                lines += wrap_text(f"{begin}{option}: {template.option_meanings[option]}", width, hanging="  ")
     return lines
 
 

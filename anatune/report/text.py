@@ -23,12 +23,12 @@ class Line(NamedTuple):
     style: Style = ""
 
 
-def plain(lines: Sequence[Line]) -> str:
+def join_lines(lines: Sequence[Line]) -> str:
     """Return the lines as text without styles, made `printable`."""
     return "".join(f"{printable(line.text).rstrip()}\n" for line in lines)
 
 
-def wrapped(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
+def wrap_text(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
     """Break `text` at blanks into lines of at most `width` characters; longer words keep their own line.
 
     A number and the unit or noun behind it stay together.
@@ -53,10 +53,10 @@ def wrapped(text: str, width: int, *, indent: str = "", hanging: str | None = No
     return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
-def wrapped_items(items: Sequence[str], width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
+def wrap_items(items: Sequence[str], width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
     """Join items with commas and break lines between them only, never inside one that fits on a line."""
     text = ", ".join(item.replace(" ", _NO_BREAK) for item in items)
-    return wrapped(text, width, indent=indent, hanging=hanging)
+    return wrap_text(text, width, indent=indent, hanging=hanging)
 
 
 def columns(rows: Sequence[Sequence[str]], left: Sequence[int] = (), *, width: int = 80) -> list[str]:
@@ -82,13 +82,13 @@ def columns(rows: Sequence[Sequence[str]], left: Sequence[int] = (), *, width: i
 
 
 def paragraph(text: str, width: int, style: Style = "", *, indent: str = "", hanging: str = "  ") -> list[Line]:
-    """Return a text as lines of one style; an empty text has none. Parameters as `wrapped`."""
-    return [Line(line, style) for line in wrapped(text, width, indent=indent, hanging=hanging)]
+    """Return a text as lines of one style; an empty text has none. Parameters as `wrap_text`."""
+    return [Line(line, style) for line in wrap_text(text, width, indent=indent, hanging=hanging)]
 
 
 def item_lines(words: Sequence[str], width: int) -> list[Line]:
     """Return the dim lines under a row of a table: items separated by commas."""
-    return [Line(line, "dim") for line in wrapped_items(words, width, indent="    ", hanging="      ")]
+    return [Line(line, "dim") for line in wrap_items(words, width, indent="    ", hanging="      ")]
 
 
 def table(cells: Cells, left: Collection[str] = (), *, width: int = 80) -> list[Line]:

@@ -11,7 +11,7 @@ from anatune.report import units
 from anatune.report.plans import joined_text, template_text
 from anatune.report.records import peak_of_threads, rate_text
 from anatune.report.schedules import schedule_items, template_items
-from anatune.report.text import Line, paragraph, wrapped_items
+from anatune.report.text import Line, paragraph, wrap_items
 from anatune.report.workers import failures_text, fleet_text, share_lines
 from anatune.tuning.cost import CostEstimate, ModelEstimate
 from anatune.tuning.ending import FinalComparison, speed_over, time_beside
@@ -198,7 +198,7 @@ def _best_lines(result: TuningResult, width: int) -> list[Line]:
     items = template_items(best.schedule, among_several=among_several) + schedule_items(best.schedule)
     return [
         *paragraph(told, width, "green"),
-        *map(Line, wrapped_items(items, width, indent="  ")),
+        *map(Line, wrap_items(items, width, indent="  ")),
         *paragraph(_against_plan(result, best), width),
     ]
 

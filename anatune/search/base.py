@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol, runtime_checkable
 
-from anatune.arguments import checked_choice
+from anatune.arguments import check_choice
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
 from anatune.errors import SpaceError, UnknownNameError
@@ -100,7 +100,7 @@ def check_strategy(name: str) -> str:
 def _parse_strategy(name: str) -> tuple[str, Any]:
     """Return a strategy's name with sorted settings, and its class (with settings: a subclass that has them)."""
     plain, colon, words = name.partition(":") if isinstance(name, str) else (name, "", "")
-    checked_choice("strategy", plain, tuple(STRATEGIES), UnknownNameError)
+    check_choice("strategy", plain, tuple(STRATEGIES), UnknownNameError)
     if not colon:
         return plain, STRATEGIES[plain]
     strategy_class = resolve(STRATEGIES[plain])
@@ -110,12 +110,12 @@ def _parse_strategy(name: str) -> tuple[str, Any]:
     settings: dict[str, object] = {}
     for word in words.split(","):
         setting, _, text = (part.strip() for part in word.partition("="))
-        checked_choice(f"setting of the strategy {plain}", setting, tuple(options), UnknownNameError)
+        check_choice(f"setting of the strategy {plain}", setting, tuple(options), UnknownNameError)
         label = f"strategy {plain}: {setting}"
         if setting in settings:
             raise SpaceError(f"{label} is given twice, expected one value; leave out one")
         if isinstance(options[setting][0], str):
-            settings[setting] = checked_choice(label, text, options[setting], SpaceError)
+            settings[setting] = check_choice(label, text, options[setting], SpaceError)
         else:
             settings[setting] = _parse_number(label, text, type(getattr(strategy_class, setting)), *options[setting])
     sorted_words = ",".join(f"{setting}={settings[setting]}" for setting in sorted(settings))
@@ -141,7 +141,7 @@ def check_start(start: str) -> str:
     UnknownNameError
         The start is unknown; the message lists the known ones.
     """
-    return checked_choice("start", start, STARTS, UnknownNameError)
+    return check_choice("start", start, STARTS, UnknownNameError)
 
 
 def make_strategy(

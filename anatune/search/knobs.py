@@ -25,7 +25,7 @@ import numpy as np
 
 from anatune.search.points import Booleans, Floats, Integers, drop_repeats
 from anatune.templates.base.model import Model
-from anatune.templates.base.space import Part
+from anatune.templates.base.space import SpacePart
 from anatune.templates.cpu.space import ORDER_LEVELS
 from anatune.templates.gpu.model import BaseGpuModel
 
@@ -104,7 +104,7 @@ class Knobs:
         self._orders = [c for c, name in enumerate(self.space.columns) if name in orders]
 
     @staticmethod
-    def _group(part: Part, places: list[int]) -> _ColumnGroup:
+    def _group(part: SpacePart, places: list[int]) -> _ColumnGroup:
         """Return the columns that a part of the space decides, without constant ones."""
         varies = np.flatnonzero((part.table != part.table[0]).any(axis=0)).tolist()
         table = np.ascontiguousarray(part.table[:, varies])
@@ -211,7 +211,7 @@ def _row_keys(rows: Integers, values: list[Integers]) -> Integers:
 
 
 @singledispatch
-def knobs_of(model: Model) -> Knobs:
+def make_knobs(model: Model) -> Knobs:
     """Return the knobs of a model's space; models of other kinds of spaces register their own function."""
     return Knobs(model)
 
@@ -275,7 +275,7 @@ def make_limited_knobs(model: Model) -> Knobs:
         limited = _LimitedKnobs(model)
         if len(limited.draw(1, (0,))):
             return limited
-    return knobs_of(model)
+    return make_knobs(model)
 
 
 _DRAWN = 20

@@ -29,7 +29,7 @@ fifth slower. Ratios of Winograd to direct kernels were wrong by 0.04 (median of
 4) and at most by 0.58."""
 
 
-class Member(NamedTuple):
+class SpaceMember(NamedTuple):
     """A space of the search: its model, its strategy, and the first points of its ranking (at least one)."""
 
     model: Model
@@ -46,7 +46,7 @@ class SharedStrategy:
         One for each template, the device's default first, which is preferred at equal bounds.
     """
 
-    def __init__(self, members: Sequence[Member]) -> None:
+    def __init__(self, members: Sequence[SpaceMember]) -> None:
         self._members = tuple(members)
         self.least_samples = max(member.strategy.least_samples for member in members)
         self._best_log = [math.log(float(one.model.times(one.ranked[:1])[0][0])) for one in members]

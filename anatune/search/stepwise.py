@@ -23,7 +23,7 @@ import numpy as np
 
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.search.knobs import knobs_of, make_limited_knobs
+from anatune.search.knobs import make_knobs, make_limited_knobs
 from anatune.search.points import Integers, find_legal_point
 from anatune.search.strategy import SpaceStrategy
 
@@ -60,7 +60,7 @@ class StepwiseStrategy(SpaceStrategy):
     """True if the published form keeps the limits of published searches on GPUs, see `search.knobs`."""
 
     def _prepare(self) -> None:
-        self.knobs = make_limited_knobs(self.model) if self.as_published and self.has_limits else knobs_of(self.model)
+        self.knobs = make_limited_knobs(self.model) if self.as_published and self.has_limits else make_knobs(self.model)
         self._keys: dict[bytes, Hashable] = {}
         self._asked: set[Hashable] = set()
         self._trials: dict[Hashable, list[Trial]] = {}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import msgspec
 import typer
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.cli.options import AsJson, Backend, Device, Html, Parsed, records_option, spread
 from anatune.cli.output import UsageError, line_width, print_json, print_lines
 from anatune.cli.outputs import check_html, write_page
@@ -148,7 +148,7 @@ class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
 
         sizes = self.block_shape.strip("[] ").split(",")
         if len(sizes) != 2:
-            raise UsageError(f"--block-shape is {shown(self.block_shape)}, expected two sizes such as 128,128")
+            raise UsageError(f"--block-shape is {quote(self.block_shape)}, expected two sizes such as 128,128")
         return checked_size("--block-shape", sizes[0]), checked_size("--block-shape", sizes[1])
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.decoding import converted, from_json
+from anatune.decoding import convert, from_json
 from anatune.errors import SpaceError
 from anatune.files import make_folder, read_file, replace_file
 from anatune.servers.choose import ROWS, Race, check_device, race, space_of
@@ -265,7 +265,7 @@ def _read_kept_entries(
         listed = manifest.get(str(target.relative_to(folder))) if target.exists() else None
         try:
             is_same = isinstance(listed, dict) and listed | origin == listed
-            entries = converted(listed["entries"], list[RowChoice]) if isinstance(listed, dict) and is_same else []
+            entries = convert(listed["entries"], list[RowChoice]) if isinstance(listed, dict) and is_same else []
         except (KeyError, msgspec.ValidationError):
             entries = []
         if _has_measured(listed) and not entries:

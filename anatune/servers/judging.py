@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.hardware.spec import GpuSpec
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
@@ -95,12 +95,12 @@ def _is_legal(tile: Tile, shape: Experts | Product) -> bool:
 def _tile_of(path: Path, rows: str, entry: object) -> Tile:
     """Return the tile of an entry, with Triton's defaults for missing fields."""
     if not isinstance(entry, dict):
-        raise SpaceError(f"{path}: the entry for {rows} rows is {shown(entry)}, expected for example BLOCK_SIZE_M: 64")
+        raise SpaceError(f"{path}: the entry for {rows} rows is {quote(entry)}, expected for example BLOCK_SIZE_M: 64")
     values: list[int] = []
     for field, usual in zip(FIELDS, (None, None, None, 4, 3, 1, 1), strict=True):
         value = entry.get(field, usual)
         if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 1 << 16:
-            raise SpaceError(f"{path}: {field} of {rows} rows is {shown(value)}, expected an integer >= 1")
+            raise SpaceError(f"{path}: {field} of {rows} rows is {quote(value)}, expected an integer >= 1")
         values.append(value)
     m, n, k, warps, stages, split, group = values
     return m, n, k, warps, stages, split, group

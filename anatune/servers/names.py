@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError, UnknownNameError
 from anatune.servers.shapes import Experts, Product
@@ -106,7 +106,7 @@ def check_version(version: str) -> tuple[int, int]:
     """
     hit = _VERSION.fullmatch(version)
     if hit is None:
-        raise SpaceError(f"--triton-version is {shown(version)}, expected a value of triton.__version__ as 3.6.0")
+        raise SpaceError(f"--triton-version is {quote(version)}, expected a value of triton.__version__ as 3.6.0")
     return int(hit[1]), int(hit[2])
 
 
@@ -127,7 +127,7 @@ def parse_name(name: str) -> dict[str, str]:
     match = _NAME.fullmatch(name)
     if match is None:
         raise SpaceError(
-            f"{shown(name)} is not a name of configurations, expected E=..,N=..,device_name=..[,dtype=..].json or "
+            f"{quote(name)} is not a name of configurations, expected E=..,N=..,device_name=..[,dtype=..].json or "
             "N=..,K=..,device_name=..,dtype=..,block_shape=[..].json"
         )
     return {key: value for key, value in match.groupdict().items() if value is not None}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from anatune.report.text import Line, table, wrapped
+from anatune.report.text import Line, table, wrap_text
 from anatune.servers.defaults import Tile
 from anatune.servers.files import MANIFEST, ConfigRequest
 from anatune.servers.judging import JudgedEntry
@@ -38,7 +38,7 @@ def written_lines(request: ConfigRequest, folder: Path, written: Sequence[Writte
     lines = []
     for file in written:
         lines += [Line(f"{folder / file.path}{': not written' if file.not_written else ''}", "bold")]
-        lines += [Line(text) for text in wrapped(layer_text(file), width, indent="  ")]
+        lines += [Line(text) for text in wrap_text(layer_text(file), width, indent="  ")]
         rows = file.choices
         is_measured = any(c.measured_s is not None for c in rows)
         has_default = any(c.default is not None for c in rows)
@@ -60,12 +60,12 @@ def written_lines(request: ConfigRequest, folder: Path, written: Sequence[Writte
             ]
         )  # fmt: skip
         if gain := gain_text(file):
-            lines += [Line(text) for text in wrapped(gain, width)]
+            lines += [Line(text) for text in wrap_text(gain, width)]
         if why := next((f"{c.rows} rows: {c.why}" for c in rows if c.why), ""):
-            lines += [Line(text) for text in wrapped(f"Not all tiles could be measured: {why}", width)]
+            lines += [Line(text) for text in wrap_text(f"Not all tiles could be measured: {why}", width)]
     measured = any(c.measured_s is not None for file in written for c in file.choices)
     for note in (*request.notes(), *([MEASURED] * measured), sure_text(request.shapes)):
-        lines += [Line(text) for text in wrapped(note, width)]
+        lines += [Line(text) for text in wrap_text(note, width)]
     return lines
 
 
@@ -124,7 +124,7 @@ def judged_lines(judged: Sequence[JudgedEntry], width: int, shape: Experts | Pro
             ("slower by", ["" if j.time_s is None else f"{100.0 * (j.time_s / j.best_s - 1.0):.0f} %" for j in judged]),
         ]
     )
-    return [*lines, *(Line(text) for text in wrapped(sure_text([shape]), width))]
+    return [*lines, *(Line(text) for text in wrap_text(sure_text([shape]), width))]
 
 
 def tile_text(tile: Tile | None, times: str = " x ") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from anatune.arguments import checked_integer, shown
+from anatune.arguments import check_integer, quote
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
 
@@ -71,7 +71,7 @@ def checked_size(name: str, value: object, most: int = MOST_SIZE) -> int:
     """Return an integer from 1 to `most`, given as such or as text; raise SpaceError for anything else."""
     if isinstance(value, str) and value.strip().isdecimal() and len(value) <= len(str(most)):
         value = int(value)
-    return checked_integer(name, value, 1, most)
+    return check_integer(name, value, 1, most)
 
 
 def check_shape(shape: Experts | Product) -> None:
@@ -81,7 +81,7 @@ def check_shape(shape: Experts | Product) -> None:
     ``per_token_group_quant_fp8`` (rows: whole blocks of k); the same in SGLang.
     """
     if shape.dtype not in DTYPES:
-        raise SpaceError(f"dtype is {shown(shape.dtype)}, expected one of {', '.join(DTYPES)}")
+        raise SpaceError(f"dtype is {quote(shape.dtype)}, expected one of {', '.join(DTYPES)}")
     if isinstance(shape, Experts):
         if shape.top_k > (experts := shape.experts * shape.ranks):
             raise SpaceError(f"top-k is {shape.top_k}, expected at most the number of experts, {experts}")
@@ -215,7 +215,7 @@ def _quantisation(config: dict[str, object], source: str) -> tuple[str, tuple[in
     if method in ("gptq", "awq", "compressed-tensors") and bits in (4, 8) and isinstance(group, int) and group > 0:
         return f"int{bits}_w{bits}a16", None, checked_size(f"{source}: group_size", group)
     raise SpaceError(
-        f"{source}: weights are quantised by {shown(method)} with {shown(bits)} bits in groups of {shown(group)}, "
+        f"{source}: weights are quantised by {quote(method)} with {quote(bits)} bits in groups of {quote(group)}, "
         "unknown to anatune; give --group-size if needed, and --dtype, one of " + ", ".join(DTYPES)
     )
 

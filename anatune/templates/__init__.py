@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from anatune.arguments import checked_choice
+from anatune.arguments import check_choice
 from anatune.core.accuracy import STANDARD, admits
 from anatune.core.templates import REGISTERED, LateTemplate, TemplateTable, note_removed
 from anatune.core.workload.nest import Workload
@@ -39,9 +39,9 @@ __all__ = [
     "WINOGRAD",
     "Template",
     "check_accuracy",
+    "get_template",
     "joined_templates",
     "make_model",
-    "template_named",
     "template_of",
     "templates_of",
     "tuning_template",
@@ -66,7 +66,7 @@ TEMPLATES.register({name: LateTemplate(kind, f"{__name__}.{place}") for name, (k
 
 def __getattr__(name: str) -> Template:
     if name.isupper() and name.lower() in _LATE:
-        return template_named(name.lower())
+        return get_template(name.lower())
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -79,7 +79,7 @@ class _Device(Protocol):
     def name(self) -> str: ...
 
 
-def template_named(name: str) -> Template:
+def get_template(name: str) -> Template:
     """Return the template called `name`."""
     template: Template = TEMPLATES[name]
     return template
@@ -117,8 +117,8 @@ def template_of(name: str | None, hardware: _Device) -> Template:
     """
     names = TEMPLATES.of_kind(hardware.kind)
     if name is None:
-        return template_named(names[0])
-    return template_named(checked_choice("template", name, names, otherwise=f"for {hardware.name}{note_removed(name)}"))
+        return get_template(names[0])
+    return get_template(check_choice("template", name, names, otherwise=f"for {hardware.name}{note_removed(name)}"))
 
 
 def check_accuracy(workload: Workload, template: Template, accuracy: str | None) -> None:

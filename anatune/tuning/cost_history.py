@@ -15,7 +15,7 @@ import msgspec
 
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement, Trial
-from anatune.decoding import converted
+from anatune.decoding import convert
 from anatune.files import read_file, replace_file
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.records.environment import environment
@@ -84,7 +84,7 @@ class CostHistory(Generic[CostT]):
             file = msgspec.json.decode(read_file(self._path, _MOST_BYTES))
             if not isinstance(file, dict) or file.get("version") != _VERSION:
                 return {}
-            costs: dict[str, list[CostT]] = converted(file["costs"], self._type)
+            costs: dict[str, list[CostT]] = convert(file["costs"], self._type)
         except (OSError, msgspec.MsgspecError, KeyError, UnicodeDecodeError):
             return {}
         return costs

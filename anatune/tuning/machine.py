@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.generation import generation_limit
 from anatune.core.hardware.changed import difference
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
@@ -33,7 +33,7 @@ def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int
     """
     if hardware.most_threads is None:
         if threads is not None:
-            raise SpaceError(f"threads is {shown(threads)}, but {hardware.name} is a GPU; leave threads out")
+            raise SpaceError(f"threads is {quote(threads)}, but {hardware.name} is a GPU; leave threads out")
         return 1
     cores = hardware.most_threads
     if threads is None:
@@ -42,7 +42,7 @@ def choose_threads(hardware: CpuSpec | GpuSpec, threads: int | None, usable: int
     if isinstance(threads, bool) or not isinstance(threads, int) or not 1 <= threads <= most:
         allowed = f", this process may use {most} of them" if most < cores else ""
         raise SpaceError(
-            f"threads is {shown(threads)}, expected an integer from 1 to {most}: {hardware.name} has {cores} cores"
+            f"threads is {quote(threads)}, expected an integer from 1 to {most}: {hardware.name} has {cores} cores"
             f"{allowed}"
         )
     return threads
@@ -151,11 +151,11 @@ def gpu_templates(workload: Workload, hardware: GpuSpec, accuracy: str) -> tuple
 
 def _is_buildable(template: Template) -> bool:
     """Return whether the compiler for a template's kernels is installed; TVM is not checked."""
-    from anatune.codegen.toolchains import toolchain_of
+    from anatune.codegen.toolchains import find_toolchain
 
     try:
         if template.toolchain == "triton":
-            toolchain_of(template.name).compiler_version()
+            find_toolchain(template.name).compiler_version()
     except MissingDependencyError as error:
         _LOG.warning("the template %s is left out: %s", template.name, error)
         return False

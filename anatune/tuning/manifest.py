@@ -15,8 +15,8 @@ from typing import TypeAlias
 import msgspec
 
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
-from anatune.codegen.toolchains import compilers_of, toolchain_of
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.codegen.toolchains import describe_compilers, find_toolchain
+from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.core.generation import check_generation
 from anatune.core.hardware.spec import GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
@@ -24,7 +24,7 @@ from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
 from anatune.decoding import from_json
 from anatune.errors import DeviceError, RecordError, RunError, SpaceError
-from anatune.files import Output, OutputKind, json_with, make_folder, read_file, reason
+from anatune.files import Output, OutputKind, make_folder, make_key_check, read_file, reason
 from anatune.measure.cuda.measurer import Built, build_schedules
 from anatune.records.schema import schedule_of, schedule_text
 from anatune.templates import check_accuracy, template_of
@@ -34,7 +34,7 @@ from anatune.version import __version__
 MANIFEST = "manifest.json"
 VERSION = 2
 """Version of the file format; files of other versions are refused."""
-_KIND = OutputKind("the manifest of `anatune tune --build-only`", json_with("sha256", "manifest"))
+_KIND = OutputKind("the manifest of `anatune tune --build-only`", make_key_check("sha256", "manifest"))
 SOURCE = "plan"
 """Name of the strategy in the records; schedules are measured in the order of the plan."""
 
@@ -185,7 +185,7 @@ def build_manifest(
         raise DeviceError(f"{hardware.name} is a CPU, whose kernels are built by `anatune tune` on the machine itself")
     names = _check_templates(workload, hardware, template, accuracy)
     accuracy = accuracy or STANDARD
-    compiler, flags = compilers_of(names)
+    compiler, flags = describe_compilers(names)
     constraints, saved = Constraints(accuracy=accuracy, distinct=True), find_corrections(hardware, names)
     plan, _ = rank_templates(workload, hardware, names, trials, constraints, saved)
     if not plan.schedules:
@@ -216,12 +216,12 @@ def _check_templates(workload: Workload, hardware: GpuSpec, template: str | None
             f"{hardware.name} ({hardware.arch}) is no NVIDIA GPU, and manifests can only be measured on NVIDIA GPUs; "
             "`anatune export --template triton` writes kernels for it"
         )
-    admitted = STANDARD if accuracy is None else checked_accuracy("tune: accuracy", accuracy)
+    admitted = STANDARD if accuracy is None else validate_accuracy("tune: accuracy", accuracy)
     chosen = [template_of(template, hardware)] if template else gpu_templates(workload, hardware, admitted)
     names = [one.name for one in chosen]
     for checked in chosen:
         check_accuracy(workload, checked, accuracy)
-        toolchain_of(checked.name).check_target(hardware)
+        find_toolchain(checked.name).check_target(hardware)
     check_generation(workload, hardware, names)
     return names
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anatune.arguments import checked_function, checked_integer
+from anatune.arguments import check_function, check_integer
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
@@ -49,9 +49,9 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     compile_progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:
-        count = checked_integer("plan: compile", self.compile, 0, MOST_COMPILED)
+        count = check_integer("plan: compile", self.compile, 0, MOST_COMPILED)
         msgspec.structs.force_setattr(self, "compile", count)
-        checked_function("plan: compile_progress", self.compile_progress)
+        check_function("plan: compile_progress", self.compile_progress)
 
 
 def plan_with_evidence(
@@ -76,7 +76,7 @@ def plan_with_evidence(
     if evidence.records is not None:
         from anatune.tuning.reuse import read_best_record, record_corrections
 
-        accuracy = constraints.admitted
+        accuracy = constraints.allowed_accuracy
         measured = read_best_record(workload, hardware, constraints.template, accuracy, evidence.records)
         corrections |= record_corrections(hardware, names if str(correction) == AUTO else (), evidence.records)
     count = max(top_k, SCHEDULES_A_PROGRAM * evidence.compile)

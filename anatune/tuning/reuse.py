@@ -20,7 +20,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, MissingDependencyError, ModelVersionError, SpaceError
 from anatune.measure.cuda.runner import DEFAULT_L2
 from anatune.model.learned.corrections import Card, DataSource, SavedCorrection, save_correction
-from anatune.model.learned.cross_fit import shrunk_residual
+from anatune.model.learned.cross_fit import fit_shrunk_residual
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
 from anatune.model.plan import MeasuredSchedule
 from anatune.records.place import ServerAddress
@@ -192,7 +192,7 @@ def learn_corrections(
                 family for family in families_of(template_records, FEWEST_TRIALS) if family.kernels == "anatune"
             ]
             measured = [points for family in families for points in family.measured]
-            model = shrunk_residual(measured, OPTIONS)
+            model = fit_shrunk_residual(measured, OPTIONS)
         except MissingDependencyError:
             return RecordCorrections()
         except AnatuneError as error:  # records of other templates may be fine

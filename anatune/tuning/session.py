@@ -9,7 +9,7 @@ from typing import Literal
 
 import msgspec
 
-from anatune.arguments import checked_function, shown
+from anatune.arguments import check_function, quote
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Trial
 from anatune.core.workload.nest import Workload
@@ -122,8 +122,8 @@ class TuningSession:
         place: Place | None = None,
     ) -> None:
         if not isinstance(workload, Workload):
-            raise SpaceError(f"workload is {shown(workload)}, expected a Workload; make one with anatune.matmul(...)")
-        checked_function("tune: progress", progress)
+            raise SpaceError(f"workload is {quote(workload)}, expected a Workload; make one with anatune.matmul(...)")
+        check_function("tune: progress", progress)
         settings, self._stand_ins = settings or TuningSettings(), (stand_ins := stand_ins or StandIns())
         self._owned = contextlib.ExitStack()
         if place is None:
@@ -171,13 +171,13 @@ class TuningSession:
         Call this instead of `run`: it closes the place if the session has made it.
         """
         with self._owned:
-            history = self.recorded()
+            history = self.read_recorded()
             setup = self._setup
             return self._costs.estimate(
                 setup.target, setup.place, setup.settings, self._make_source(RecordCorrections()), history
             )
 
-    def recorded(self) -> list[Trial]:
+    def read_recorded(self) -> list[Trial]:
         """Return the trials that `run` would resume from, without those of final comparisons; nothing is measured."""
         records = self._setup.settings.records
         if records is None or is_missing(records):

@@ -11,14 +11,14 @@ import msgspec
 from anatune.arguments import (
     MOST_SEED,
     MOST_TRIALS,
-    checked_flag,
-    checked_integer,
-    checked_path,
-    checked_seconds,
-    checked_share,
-    shown,
+    check_flag,
+    check_integer,
+    check_path,
+    check_seconds,
+    check_share,
+    quote,
 )
-from anatune.core.accuracy import checked_accuracy
+from anatune.core.accuracy import validate_accuracy
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.errors import DeviceError, RecordError, SpaceError
@@ -69,21 +69,21 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         checked: dict[str, object] = {
-            "trials": checked_integer("tune: trials", self.trials, 1, MOST_TRIALS),
+            "trials": check_integer("tune: trials", self.trials, 1, MOST_TRIALS),
             "strategy": check_strategy(self.strategy),
             "start": check_start(self.start),
-            "seed": checked_integer("tune: seed", self.seed, 0, MOST_SEED),
-            "time_limit_s": checked_seconds("tune: time_limit_s", self.time_limit_s),
-            "accuracy": None if self.accuracy is None else checked_accuracy("tune: accuracy", self.accuracy),
-            "resume": checked_flag("tune: resume", self.resume),
-            "reuse": checked_flag("tune: reuse", self.reuse),
-            "stop_at": checked_share("tune: stop_at", self.stop_at),
+            "seed": check_integer("tune: seed", self.seed, 0, MOST_SEED),
+            "time_limit_s": check_seconds("tune: time_limit_s", self.time_limit_s),
+            "accuracy": None if self.accuracy is None else validate_accuracy("tune: accuracy", self.accuracy),
+            "resume": check_flag("tune: resume", self.resume),
+            "reuse": check_flag("tune: reuse", self.reuse),
+            "stop_at": check_share("tune: stop_at", self.stop_at),
         }
         if self.patience is not None:
-            checked["patience"] = checked_integer("tune: patience", self.patience, 1, MOST_TRIALS)
+            checked["patience"] = check_integer("tune: patience", self.patience, 1, MOST_TRIALS)
         if self.limits is not None and not isinstance(self.limits, Limits):
             raise SpaceError(
-                f"tune: limits is {shown(self.limits)}, expected anatune.measure.run.build_processes.Limits(...), or "
+                f"tune: limits is {quote(self.limits)}, expected anatune.measure.run.build_processes.Limits(...), or "
                 "None"
             )
         if self.cluster is not None and self.tracker is not None:
@@ -96,14 +96,14 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
                 raise SpaceError(
                     "tune: tls is given, but cluster is not the address of a cluster; give it or leave tls out"
                 )
-            checked["tls"] = checked_path("tune: tls", self.tls, DeviceError)
+            checked["tls"] = check_path("tune: tls", self.tls, DeviceError)
         if self.manifest is not None and (self.cluster is not None or self.tracker is not None):
             raise SpaceError(
                 "tune: manifest is given with cluster or tracker, but a manifest is measured on this machine; leave "
                 "one of them out"
             )
         if self.manifest is not None:
-            checked["manifest"] = checked_path("tune: manifest", self.manifest, RecordError)
+            checked["manifest"] = check_path("tune: manifest", self.manifest, RecordError)
         if self.records is not None:
             checked["records"] = record_place(self.records)
         elif self.resume:

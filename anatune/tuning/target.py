@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.arguments import checked_integer
+from anatune.arguments import check_integer
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.schedule import Schedule
@@ -25,13 +25,13 @@ from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel
 from anatune.records.schema import Session
 from anatune.search.base import DEFAULT_STRATEGY, Strategy, make_strategy
-from anatune.search.shared import Member, SharedStrategy
+from anatune.search.shared import SharedStrategy, SpaceMember
 from anatune.templates import (
     Template,
     check_accuracy,
+    get_template,
     joined_templates,
     make_model,
-    template_named,
     template_of,
     templates_of,
     tuning_template,
@@ -113,7 +113,7 @@ def target_of(workload: Workload, hw: HardwareSpec, settings: TuningSettings, pl
             templates = gpu_templates(workload, hw, accuracy)
         conditions = {"template": templates[0].name, "l2": check_l2(settings.l2 or DEFAULT_L2)}
         device: DeviceChoice = {
-            "device": checked_integer("tune: device", settings.device, 0, 1023),
+            "device": check_integer("tune: device", settings.device, 0, 1023),
             "backend": settings.backend,
         }
     elif given := _gpu_setting(settings):
@@ -213,7 +213,7 @@ def source_of_model(
         No schedule is legal; the template does not apply.
     """
     here = target.hardware.with_threads(target.threads)
-    members: dict[str, Member] = {}
+    members: dict[str, SpaceMember] = {}
     learners: dict[str, CorrectedModel] = {}
     corrected_by = None
     for template in target.templates:
@@ -231,7 +231,7 @@ def source_of_model(
                 # The default strategy of CPUs starts from the analytical ranking; others rank again.
                 begin = ranked if here.kind == "cpu" and strategy == DEFAULT_STRATEGY else None
                 walker = make_strategy(strategy, walked, seed=seed, start=start, ranked=begin)
-            members[template.name] = Member(model, walker, ranked)
+            members[template.name] = SpaceMember(model, walker, ranked)
     if not members:
         raise SpaceError(
             f"{target.workload.describe()} on {here.name}: no schedule is legal; `anatune plan` lists the limits that "
@@ -270,16 +270,16 @@ def _bound(target: Target, here: HardwareSpec, models: Sequence[Model]) -> TimeB
 
 def _model(target: Target, template: str, here: HardwareSpec) -> tuple[Model, str | None]:
     """Return the model of a template, and the name of the correction in it."""
-    from anatune.model.learned.corrections import corrected, find_correction
+    from anatune.model.learned.corrections import apply_correction, find_correction
 
     model: Model = make_model(target.workload, here, template, target.accuracy)
     saved = find_correction(here, template)
-    return corrected(model, saved), None if saved is None else saved.card.name
+    return apply_correction(model, saved), None if saved is None else saved.card.name
 
 
 def _program(schedule: Schedule) -> Hashable:
     """Return the key of a schedule's program; keys of different templates differ."""
-    return schedule.template, template_named(schedule.template).program_key(schedule)
+    return schedule.template, get_template(schedule.template).program_key(schedule)
 
 
 def source_of_manifest(target: Target, manifest: Manifest) -> Source:

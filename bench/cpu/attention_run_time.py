@@ -21,7 +21,7 @@ from anatune.core.sizes import Size
 from anatune.network.compiling.attention import attention_at_run_time, plan_attention
 from anatune.network.graph.nodes import Input, Node, TensorType
 from anatune.network.graph.operators import ATTENTION
-from anatune.network.graph.strided import Place
+from anatune.network.graph.strided import HeadLayout
 from anatune.network.kernels.attention import AttentionKernel, attention_program
 
 HARDWARE = api.hardware("host").with_threads(1)
@@ -35,7 +35,7 @@ def attention(heads: int, dim: int, queries: int, keys: int) -> Node:
     is_joined = queries == keys
     row = width * 3 if is_joined else width
     values = [Input("x", TensorType((count, row), "float32")) for count in rows]
-    places = tuple(Place(number * width * is_joined, count * row, dim, row) for number, count in enumerate(rows))
+    places = tuple(HeadLayout(number * width * is_joined, count * row, dim, row) for number, count in enumerate(rows))
     attributes = {
         "batch": 1, "heads": heads, "queries": queries, "keys": keys, "dim": dim, "value_dim": dim, "places": places,
         "scale": dim**-0.5, "zero_rows": False, "block": 0, "visible": (), "causal": None,

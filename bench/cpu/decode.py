@@ -71,12 +71,12 @@ def read_probe(hardware: Any, threads: int, num_bytes: int) -> tuple[Callable[[]
 
     from anatune.codegen.cpu.machine_probes import walk_probe
     from anatune.codegen.cpu.probes import build_probes
-    from anatune.measure.cpu.blocks import Block
+    from anatune.measure.cpu.blocks import ArgumentBlock
 
     each = num_bytes // threads // 65536 * 65536
     probe = walk_probe(hardware, "decode_load", "load", each, threads=threads)
     module = build_probes([probe], hardware, threads=threads)
-    blocks = [Block("float32", (size,)) for size in probe.sizes]
+    blocks = [ArgumentBlock("float32", (size,)) for size in probe.sizes]
     for block in blocks:
         block.array[...] = np.float32(0.0)
     function, tensors = module.functions[probe.name], [block.tensor for block in blocks]

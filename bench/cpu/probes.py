@@ -67,7 +67,7 @@ def _compile(folder: Path) -> Path:
 
 
 class Probes:
-    """Both probes on `threads` cores at once. Call it for a `Reading`.
+    """Both probes on `threads` cores at once. Call it for a `SizedReading`.
 
     The other cores' probes run in threads of their own (ctypes gives up the GIL); before they start, `settle_s` lets
     the spinning workers of OpenMP and TVM fall asleep.

@@ -105,7 +105,7 @@ def geometric_mean(values: Iterable[float]) -> float:
 
 
 def quiet_or_all(samples: Sequence[Sample], thresholds: Thresholds, fewest: int = 3) -> tuple[list[Sample], bool]:
-    """Return the quiet samples and True; all of them and False where fewer than `fewest` are quiet."""
+    """Return the quiet samples and True; all of them and False where fewer than `least_size` are quiet."""
     quiet = [sample for sample in samples if thresholds.quiet(sample)]
     return (quiet, True) if len(quiet) >= fewest else (list(samples), False)
 
@@ -199,7 +199,7 @@ def interleave(
     methods : mapping of str to Method
         What takes turns; each round starts with the next one.
     probes : callable
-        Returns a `Reading`.
+        Returns a `SizedReading`.
     rounds : int
         Quiet samples wanted of each.
     most_rounds : int, optional

@@ -22,7 +22,7 @@ import numpy as np
 
 import anatune
 from anatune.core.hardware.spec import CpuSpec
-from anatune.core.workload.ranges import parse_ranged
+from anatune.core.workload.ranges import parse_ranged_workload
 from anatune.model.ranges.plan import RangePlan
 from anatune.report.ranges import range_lines
 from bench.cpu.quiet import Sample, Thresholds, geometric_mean, interleave, loop, paired_ratio, quiet_or_all
@@ -133,7 +133,7 @@ def _parser() -> argparse.ArgumentParser:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line."""
     options = _parser().parse_args(arguments)
-    workload = parse_ranged(options.workload)
+    workload = parse_ranged_workload(options.workload)
     hardware = anatune.hardware(options.hw)
     if not isinstance(hardware, CpuSpec):
         raise SystemExit(f"bench.cpu.ranges: {hardware.name} is no CPU")

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import dual_annealing
 
-from anatune.search.knobs import knobs_of
+from anatune.search.knobs import make_knobs
 from anatune.templates.base.model import Model
 from bench.experiments.surfaces import Search
 
@@ -31,7 +31,7 @@ def anneal(model: Model, trials: int, found: Search) -> Search:
     Scipy's generalised annealing with its own settings, without its local search. A program that comes again is no
     trial.
     """
-    knobs = knobs_of(model)
+    knobs = make_knobs(model)
     known: dict[Hashable, float] = {}
     """Program -> time over the optimum: about 1, the scale that scipy's temperatures are made for."""
 

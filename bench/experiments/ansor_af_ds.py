@@ -23,7 +23,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.layers import layer_names
 from anatune.errors import AnatuneError
 from anatune.search.knobs import is_within_limits
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from bench.experiments.surfaces import Contender, Search, search, summary, wrong_numbers
 from bench.results import environment, matches, progress_bar, write_json
 
@@ -89,10 +89,10 @@ class Results(msgspec.Struct):
     searches: list[Search]
 
 
-def truth_of(name: str, device: GpuSpec) -> tuple[Truth, GpuModel]:
+def truth_of(name: str, device: GpuSpec) -> tuple[Truth, CudaModel]:
     """Return the optimum of a benchmark, and the model of its surface."""
     workload = anatune.layer(name)
-    model = GpuModel(workload, device, plain=True)
+    model = CudaModel(workload, device, plain=True)
     started = time.process_time()
     ranking = model.rank(1)
     rank_s = time.process_time() - started
@@ -100,17 +100,17 @@ def truth_of(name: str, device: GpuSpec) -> tuple[Truth, GpuModel]:
     first = model.rank(_NUM_RANKED).points
     within = model.times(first[is_within_limits(model, first)][:1])[0]
     limited_s = float(within[0]) if len(within) else None
-    wide = GpuModel(workload, device)
+    wide = CudaModel(workload, device)
     widest_s = float(wide.times(wide.rank(1).points)[0][0])
     size, guarantee = model.space.size, ranking.guarantee.describe()
     return Truth(device.name, name, size, ranking.num_legal, guarantee, rank_s, best_s, limited_s, widest_s), model
 
 
-def _guides(model: GpuModel, others: Sequence[GpuSpec], wrong: Sequence[int]) -> list[tuple[str, int, GpuModel]]:
+def _guides(model: CudaModel, others: Sequence[GpuSpec], wrong: Sequence[int]) -> list[tuple[str, int, CudaModel]]:
     """Return (surface, seed, model) of what informed strategies see in the place of the surface itself."""
-    found = [(OTHER, at, GpuModel(model.workload, spec, plain=True)) for at, spec in enumerate(others)]
+    found = [(OTHER, at, CudaModel(model.workload, spec, plain=True)) for at, spec in enumerate(others)]
     for seed in wrong:
-        found.append((WRONG, seed, GpuModel(model.workload, wrong_numbers(model.hardware, seed, SIGMA), plain=True)))
+        found.append((WRONG, seed, CudaModel(model.workload, wrong_numbers(model.hardware, seed, SIGMA), plain=True)))
     return found
 
 

@@ -25,7 +25,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.layers import layer_names
 from anatune.errors import AnatuneError
 from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.cross_fit import MeasuredPoints, shrunk_residual
+from anatune.model.learned.cross_fit import MeasuredPoints, fit_shrunk_residual
 from anatune.report.text import columns
 from anatune.search.base import Strategy, make_strategy
 from anatune.search.learning.features import Features, Similarity
@@ -150,7 +150,7 @@ def _study(options: argparse.Namespace, hardware: CpuSpec) -> tuple[list[Session
         for name, table in tables.items():
             progress.update(task, description=name)
             others = {one.workload: one for one in records.values() if one.workload != records[name].workload}
-            residual = shrunk_residual(list(others.values()), OPTIONS)
+            residual = fit_shrunk_residual(list(others.values()), OPTIONS)
             learned = None if residual is None else CorrectedModel(table.model, residual)
             replays = [
                 _session(variant, seed, options.trials, ranked[name], learned)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.search.knobs import knobs_of
+from anatune.search.knobs import make_knobs
 from anatune.templates.base.model import Model
 from bench.replay.table import TableModel
 
@@ -47,7 +47,7 @@ def roughness_of(model: Model, recorded_s: NDArray[np.float64] | None = None) ->
 
     A table is no product of genes: lines through its points have one point each.
     """
-    knobs = knobs_of(model)
+    knobs = make_knobs(model)
     radices = knobs.gene_radices
     if isinstance(model, TableModel) and recorded_s is not None:
         return Roughness(float(model.space.size), len(radices), float(np.isfinite(recorded_s).mean()))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.search.knobs import Knobs, knobs_of
+from anatune.search.knobs import Knobs, make_knobs
 from anatune.templates.base.model import Model
 from bench.experiments.grids import Surface
 
@@ -71,7 +71,7 @@ class Shape:
 
 def shape_of(surface: Surface, *, samples: int, seed: int, most_points: int = 20_000) -> Shape:
     """Look at lines through `samples` random points and at ways down from them; whole grids up to `most_points`."""
-    model, knobs = surface.model, knobs_of(surface.model)
+    model, knobs = surface.model, make_knobs(surface.model)
     shape = Shape(surface.name, surface.group, float(model.space.size), len(knobs.names))
     drawn = knobs.draw(samples, (seed, 0))
     for knob, name in enumerate(knobs.names):

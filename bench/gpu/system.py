@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 import anatune
 from anatune.codegen.cuda.artifact import GpuArtifact
-from anatune.codegen.toolchains import build_schedule, toolchain_of
+from anatune.codegen.toolchains import build_schedule, find_toolchain
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
@@ -288,7 +288,7 @@ class RealSystem:
         manifest = self._manifest(layer, dtype)
         if manifest is not None:
             self._made.update(manifest.built())
-        missing = [s for s in schedules.values() if s.key not in self._made and toolchain_of(s.template).APART]
+        missing = [s for s in schedules.values() if s.key not in self._made and find_toolchain(s.template).APART]
         if not missing:
             return
         hardware = missing[0].hardware

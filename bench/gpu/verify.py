@@ -41,7 +41,7 @@ from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.measure.run.rounding import operands_used
 from anatune.templates import CUDA, PIPELINED
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from bench.gpu.awkward import awkward_workloads, covering_schedule, split_schedule
 from bench.gpu.guard_mutants import guard_mutants, launch_mutants
 from bench.gpu.mutants import mutants, spare_barriers
@@ -123,7 +123,7 @@ def _points(name: str, workload: Workload, hardware: GpuSpec, count: int, seed: 
         return []
     if name.startswith("awkward"):
         return [covering_schedule(workload, hardware, draw) for _ in range(count)]
-    found = GpuModel(workload, hardware).space.sample(count, seed)
+    found = CudaModel(workload, hardware).space.sample(count, seed)
     return [schedule if draw.random() < 0.5 else _staged(schedule, draw) for schedule in found]
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anatune
-from anatune.core.workload.ranges import parse_ranged
+from anatune.core.workload.ranges import parse_ranged_workload
 from bench.results import environment, wide_console, write_json
 
 WORDS = ["matmul", "1..8192x4096x4096"]
@@ -25,7 +25,7 @@ def plan_one(words: Sequence[str], hardware: str, kernels: int) -> dict[str, Any
     device = anatune.hardware(hardware)
     anatune.plan_range("matmul 1..2x8x8", device, kernels=1)
     started, cpu = time.perf_counter(), time.process_time()
-    plan = anatune.plan_range(parse_ranged(words), device, kernels=kernels)
+    plan = anatune.plan_range(parse_ranged_workload(words), device, kernels=kernels)
     return {
         "hardware": hardware,
         "workload": plan.workload.describe(),

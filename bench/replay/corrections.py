@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.model.learned.corrections import Card, shipped_cards, shipped_correction
+from anatune.model.learned.corrections import Card, find_shipped_correction, read_shipped_cards
 from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit
 from anatune.templates.base.features import FeatureTable
 from bench.replay.recorded import RecordedGroup
@@ -49,7 +49,9 @@ def corrected_times(groups: Sequence[RecordedGroup], model: str, progress: Calla
     families: dict[tuple[str, ...], list[int]] = {}
     for at, group in enumerate(groups):
         kernels = KERNELS[group.kind]
-        if group.kind == "tophub" or (model == "corrected" and shipped_correction(group.hardware, kernels) is None):
+        if group.kind == "tophub" or (
+            model == "corrected" and find_shipped_correction(group.hardware, kernels) is None
+        ):
             continue
         key = (kernels,) if model == "lodo" or (model == "corrected" and _holdout(group) == "device") else ()
         families.setdefault(key or (kernels, group.device), []).append(at)
@@ -68,7 +70,7 @@ def corrected_times(groups: Sequence[RecordedGroup], model: str, progress: Calla
 def _card(group: RecordedGroup) -> Card | None:
     """Return the card of the shipped correction that is used for a group."""
     kernels = KERNELS[group.kind]
-    cards = [card for card in shipped_cards().values() if card.applies(group.hardware, kernels)]
+    cards = [card for card in read_shipped_cards().values() if card.applies(group.hardware, kernels)]
     cards.sort(key=lambda card: group.hardware.name not in card.devices)
     return cards[0] if cards else None
 
@@ -95,7 +97,7 @@ def _shipped_times(groups: Sequence[RecordedGroup], measured: Sequence[MeasuredP
         if known:
             found.append(next(left))
             continue
-        saved = shipped_correction(group.hardware, KERNELS[group.kind])
+        saved = find_shipped_correction(group.hardware, KERNELS[group.kind])
         ratio = saved.model.predict(one.table.values).log_ratio if saved else 0.0
         found.append(one.table.time_s * np.exp(ratio))
     return found

@@ -5,7 +5,7 @@
 Simulated tables (`simulated_kernels.py`) need nothing. With FOLDER, the recorded GEMM tables are somebody's kernel,
 too: read with the wrong names, device or workload, and in the worst order there is. random: the exact expectation of
 the best of so many. order: the first ones of the predicted order. kept: what `anatune.adapters.kernel_tuner.prune`
-keeps (`portfolio`). Numbers are geometric means over tables (and draws) of the best kept over the best of all.
+keeps (`choose_portfolio`). Numbers are geometric means over tables (and draws) of the best kept over the best of all.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit
 from anatune.adapters.kernel_tuner.names import CLBLAST, Names
 from anatune.adapters.kernel_tuner.scores import Scorer
 from anatune.core.workload.nest import Workload
-from anatune.model.pruning.portfolio import portfolio, value_places
+from anatune.model.pruning.portfolio import choose_portfolio, value_positions
 from bench.replay.pruning import loss
 from bench.replay.recorded_gpu import Group, load_groups
 from bench.replay.simulated_kernels import DEVICES, simulate_table
@@ -104,7 +104,7 @@ def _case(
     scores = Scorer(workload, anatune.hardware(device), names, parameters).score(configs)
     spread = Fit(names, parameters, configs, scores, AUTO_SPREAD).spread
     predicted_s = np.where(scores.judged, scores.time_s, np.inf)
-    places = np.column_stack([value_places(list(column)) for column in zip(*configs, strict=True)])
+    places = np.column_stack([value_positions(list(column)) for column in zip(*configs, strict=True)])
     return Case(kind, time_s, predicted_s, places, spread or 0.25)  # as if CLBlast's names were nobody's
 
 
@@ -143,7 +143,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for keep in options.keep:
             count = math.ceil(keep * len(order) - 1e-9)
             lists = [
-                portfolio(case.predicted_s, case.places, count, case.spread, seed) for seed in range(options.seeds)
+                choose_portfolio(case.predicted_s, case.places, count, case.spread, seed)
+                for seed in range(options.seeds)
             ]
             found[case.kind, keep].append(
                 (

@@ -24,7 +24,7 @@ from rich.table import Table
 
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.model.learned.corrected import CorrectedModel
-from anatune.model.learned.cross_fit import MeasuredPoints, shrunk_residual
+from anatune.model.learned.cross_fit import MeasuredPoints, fit_shrunk_residual
 from anatune.model.learned.residual import ResidualModel
 from anatune.search.base import DEFAULT_STRATEGY, make_strategy
 from anatune.tuning.reuse import OPTIONS
@@ -131,7 +131,7 @@ def replay(tables: Sequence[RecordedTable], options: argparse.Namespace) -> list
             for draw in range(options.seed, options.seed + options.draws):
                 chosen = np.random.default_rng(draw).permutation(len(family))[: options.others].tolist()
                 known = {family[at].group.workload_id for at in chosen}
-                residual = shrunk_residual([measured_of(family[at]) for at in sorted(chosen)], OPTIONS)
+                residual = fit_shrunk_residual([measured_of(family[at]) for at in sorted(chosen)], OPTIONS)
                 for one, outcomes in zip(family, own, strict=True):
                     if one.group.workload_id not in known:
                         how = options.trials, options.noise, draw

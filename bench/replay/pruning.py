@@ -23,7 +23,7 @@ from rich.table import Table
 
 from anatune.adapters.kernel_tuner.names import CLBLAST, tile_points
 from anatune.errors import AnatuneError
-from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, choose, error_quantities
+from anatune.model.pruning.diversity import MOST_DIVERSE, beginning_rows, choose_diverse, error_quantities
 from bench.replay.corrections import MODELS, corrected_times
 from bench.replay.metrics import quantile
 from bench.replay.ranking import SAMPLES
@@ -99,8 +99,8 @@ def diverse(
     for share, count in counts.items():
         rows = order[:count]
         if count <= min(MOST_DIVERSE, len(legal)):
-            pool = legal[beginning(predicted_s[legal], count)]
-            rows = pool[choose(predicted_s[pool], quantities[pool], count)]
+            pool = legal[beginning_rows(predicted_s[legal], count)]
+            rows = pool[choose_diverse(predicted_s[pool], quantities[pool], count)]
         losses[share] = loss(group.time_s, rows)
     return _kept(group, f"{method} diverse", losses, {share: count / total for share, count in counts.items()})
 

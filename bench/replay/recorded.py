@@ -16,7 +16,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Model
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 
 __all__ = ["RecordedGroup", "model_of", "table_files", "workload_of"]
 
@@ -57,7 +57,7 @@ class RecordedGroup(abc.ABC):
 def model_of(workload: Workload, hardware: GpuSpec | CpuSpec) -> Model:
     """Return the analytical model of a space that the recorded tuners share: divisors, of GPUs nothing split."""
     if isinstance(hardware, GpuSpec):
-        return GpuModel(workload, hardware, plain=True)
+        return CudaModel(workload, hardware, plain=True)
     return api.model(workload, hardware)
 
 

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from anatune.core.trial import Trial
 from anatune.errors import AnatuneError
-from anatune.model.learned.corrections import corrected, shipped_correction
+from anatune.model.learned.corrections import apply_correction, find_shipped_correction
 from anatune.search.base import STRATEGIES, make_strategy
 from bench.replay.corrections import KERNELS
 from bench.replay.metrics import quantile
@@ -49,7 +49,7 @@ class Setting:
 
     strategy: str
     start: str = "model"
-    corrected: bool = False
+    apply_correction: bool = False
 
     @property
     def name(self) -> str:
@@ -96,7 +96,7 @@ def run_one(recorded: RecordedTable, setting: Setting, seed: int, trials: int) -
     started = time.process_time()
     model = recorded.model
     if setting.corrected:
-        model = corrected(model, shipped_correction(group.hardware, KERNELS[group.kind]))
+        model = apply_correction(model, find_shipped_correction(group.hardware, KERNELS[group.kind]))
     table = recorded.table(model)
     table.rank(1)
     runner = recorded.runner(table)

@@ -15,10 +15,10 @@ from scipy.spatial import KDTree
 from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.search.knobs import Knobs, knobs_of
+from anatune.search.knobs import Knobs, make_knobs
 from anatune.templates.base.features import FeatureTable
 from anatune.templates.base.model import Evaluation, Guarantee, Model, Progress, Ranking, Rule
-from anatune.templates.base.space import Part, Space, listed
+from anatune.templates.base.space import Space, SpacePart, table_part
 
 __all__ = ["TableKnobs", "TableModel", "TableSpace"]
 
@@ -70,9 +70,9 @@ class TableSpace(Space):
         return f"TableSpace({self.size} points of {self.tiles!r})"
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SpacePart, ...]:
         """The list itself."""
-        return (listed("table", self.tiles.columns, self.points, "a recorded point"),)
+        return (table_part("table", self.tiles.columns, self.points, "a recorded point"),)
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...] | None:
         """Return what the tile space does."""
@@ -188,7 +188,7 @@ class TableModel(Model):
         return Ranking(self.space.points[order], guarantee, self.space.size, {})
 
 
-@knobs_of.register(TableModel)
+@make_knobs.register(TableModel)
 class TableKnobs(Knobs):
     """Knobs of a list of points: the values that occur in it. What is not in the list is snapped to the nearest point.
 

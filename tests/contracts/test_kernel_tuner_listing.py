@@ -12,7 +12,7 @@ from anatune.adapters.kernel_tuner.listing import membership
 from anatune.adapters.kernel_tuner_files import write_cache
 from anatune.core.trial import Measurement, Outcome
 from anatune.listing.formats import PruneRequest
-from anatune.listing.writers import writer
+from anatune.listing.writers import find_writer
 
 kernel_tuner = pytest.importorskip("kernel_tuner", reason="pip install '.[kernel-tuner]'")
 
@@ -21,7 +21,7 @@ MATMUL = anatune.matmul(256, 512, 128)
 
 def listing(workload=MATMUL, hw="rtx3090", keep=60, **options):
     request = PruneRequest(workload, anatune.hardware(hw), keep, **options)
-    return json.loads("\n".join(writer("kernel-tuner")(request)))
+    return json.loads("\n".join(find_writer("kernel-tuner")(request)))
 
 
 def searchspace(tune_params, restrictions):

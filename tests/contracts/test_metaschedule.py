@@ -10,7 +10,7 @@ import pytest
 import anatune
 from anatune.adapters import metaschedule
 from anatune.codegen.compat import target_of
-from anatune.codegen.tvm.kernel import annotated_schedule
+from anatune.codegen.tvm.kernel import read_annotated_schedule
 from anatune.errors import MissingDependencyError, RecordError, SpaceError, UnknownNameError, WorkloadError
 
 tvm = pytest.importorskip("tvm")
@@ -71,13 +71,13 @@ def test_a_run_proposes_learns_records_goes_on_and_is_applied(meta_schedule, tmp
     database = tune(meta_schedule, product(), tmp_path, 3, strategy=metaschedule.strategy(HOST, batch=2))
     records = database.get_all_tuning_records()
     assert len(records) == 3
-    assert len({annotated_schedule(record.trace).key for record in records}) == 3
+    assert len({read_annotated_schedule(record.trace).key for record in records}) == 3
     assert all(0 < float(seconds) < 1 for record in records for seconds in record.run_secs)
     check(meta_schedule.tir_integration.compile_tir(database, product(), TARGET).mod)
     again = tune(
         meta_schedule, product(), tmp_path, 2
     ).get_all_tuning_records()  # the same work_dir: nothing is tried twice
-    assert len({annotated_schedule(record.trace).key for record in again}) == 5
+    assert len({read_annotated_schedule(record.trace).key for record in again}) == 5
 
     with TARGET, metaschedule.open_database(tmp_path) as database:
         check(database.query_schedule(product(), TARGET, "main").mod)
@@ -100,7 +100,7 @@ def test_a_plan_needs_no_measurement(meta_schedule, tmp_path):
     database = metaschedule.plan_model(product(), TARGET, tmp_path, HOST)
     (record,) = database.get_all_tuning_records()
     first = anatune.matmul(M, N, K)
-    assert annotated_schedule(record.trace).workload.reads == first.reads
+    assert read_annotated_schedule(record.trace).workload.reads == first.reads
     with TARGET, metaschedule.open_database(tmp_path):
         check(tvm.relax.transform.MetaScheduleApplyDatabase()(product()))
 
@@ -117,14 +117,14 @@ def test_other_functions_are_left_to_metaschedule(meta_schedule, tmp_path, caplo
     assert "none of 1 functions has a plan" in caplog.text
     database = tune(meta_schedule, row_sums(), tmp_path, 2)
     (*_, record) = database.get_all_tuning_records()
-    assert annotated_schedule(record.trace) is None
+    assert read_annotated_schedule(record.trace) is None
 
 
 def test_a_space_alone_is_a_plan_for_replay(meta_schedule):
     context = meta_schedule.TuneContext(
         product(), target=TARGET, space_generator=metaschedule.space(HOST, designs=3), search_strategy="replay-trace"
     )
-    designs = [annotated_schedule(design.trace) for design in context.generate_design_space()]
+    designs = [read_annotated_schedule(design.trace) for design in context.generate_design_space()]
     assert len({design.key for design in designs}) == 3
     assert designs[0].workload.reads == anatune.matmul(M, N, K).reads
 

@@ -11,8 +11,8 @@ import pytest
 
 import anatune
 from anatune.adapters import metaschedule
-from anatune.codegen.compat import build_measured, gpu_target_of
-from anatune.codegen.tvm.kernel import annotated_schedule
+from anatune.codegen.compat import build_measured, make_gpu_target
+from anatune.codegen.tvm.kernel import read_annotated_schedule
 from tests.contracts.test_metaschedule import fast_intrinsics, product, row_sums  # noqa: F401 - a fixture
 
 tvm = pytest.importorskip("tvm")
@@ -25,7 +25,7 @@ GPU = anatune.hardware("rtx3090")
 
 @pytest.fixture(scope="module")
 def target():
-    return gpu_target_of(GPU)
+    return make_gpu_target(GPU)
 
 
 @pytest.fixture
@@ -55,10 +55,10 @@ def test_kernels_for_the_gpu_are_proposed_and_become_cubins(context, target):
 
     cost_model = metaschedule.cost_model("rtx3090", fallback=None)
     designs, found = asked(context, cost_model)
-    schedules = [annotated_schedule(one.trace) for one in found]
+    schedules = [read_annotated_schedule(one.trace) for one in found]
     assert len({one.key for one in schedules}) == len(found) == 8
     assert {one.hardware for one in schedules} == {GPU}
-    assert annotated_schedule(designs[0].trace).key == schedules[0].key  # the plan's first choice
+    assert read_annotated_schedule(designs[0].trace).key == schedules[0].key  # the plan's first choice
     cubins = Cubins(GPU.arch)
     with cubins.building():
         for one in found[:2]:

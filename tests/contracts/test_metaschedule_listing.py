@@ -11,7 +11,7 @@ from anatune.adapters.logs import read_foreign
 from anatune.adapters.metaschedule.listing import with_decisions
 from anatune.errors import SpaceError
 from anatune.listing.formats import PruneRequest
-from anatune.listing.writers import writer
+from anatune.listing.writers import find_writer
 from tests.wording import refuses
 
 pytest.importorskip("tvm", reason="pip install '.[tvm]'")
@@ -74,7 +74,7 @@ print(json.dumps(answers))
 
 
 def lines_of(workload, hw="rtx3090", keep=24, **options):
-    return list(writer("metaschedule")(PruneRequest(workload, anatune.hardware(hw), keep, **options)))
+    return list(find_writer("metaschedule")(PruneRequest(workload, anatune.hardware(hw), keep, **options)))
 
 
 @pytest.fixture(scope="module")

@@ -35,7 +35,7 @@ def _registered(monkeypatch):
 
 @pytest.fixture(params=[*templates.TEMPLATES, TRIAL.name])
 def template(request):
-    return templates.template_named(request.param)
+    return templates.get_template(request.param)
 
 
 def test_a_model_and_its_space_are_of_the_template(template):

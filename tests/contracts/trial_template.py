@@ -5,7 +5,7 @@ import numpy as np
 from anatune.core.accuracy import RELAXED, STANDARD
 from anatune.core.schedule import Schedule
 from anatune.templates.base.model import AnalyticalModel, Rule, Shown
-from anatune.templates.base.ranking import Best, rank_whole
+from anatune.templates.base.ranking import BestPoints, rank_all_points
 from anatune.templates.base.space import Space
 from anatune.templates.base.values import check_count, check_names, check_tiles
 from anatune.templates.cpu.template import CpuTemplate
@@ -37,7 +37,7 @@ class TrialSpace(Space):
         return Schedule(self.workload, self.hardware, self.template, self._tiles(values), values[-1])
 
     def point_of(self, schedule):
-        self._check_own(schedule)
+        self._check_membership(schedule)
         return np.array([*(factor for axis in self.axes for factor in schedule.tiles[axis]), schedule.unroll])
 
     def schedule(self, tiles, unroll=1):
@@ -68,8 +68,8 @@ class TrialModel(AnalyticalModel):
         return Shown(("work_s", "calls_s"), (), (), {}, [""] * len(columns["work_s"]))
 
     def _rank(self, top_k, watch, *, distinct):
-        best = Best(len(self.space.columns), top_k, lambda points: (points[:, -1],), distinct=distinct)
-        return rank_whole(self, best, 0.9 * self.workload.num_points / self.hardware.compute.clock_hz, watch)
+        best = BestPoints(len(self.space.columns), top_k, lambda points: (points[:, -1],), distinct=distinct)
+        return rank_all_points(self, best, 0.9 * self.workload.num_points / self.hardware.compute.clock_hz, watch)
 
 
 class TrialTemplate(CpuTemplate):
@@ -114,8 +114,8 @@ class JoinedModel(TrialModel):
         return rules, (parts[0] + parts[1]) / self.per_cycle, parts / self.per_cycle
 
     def _rank(self, top_k, watch, *, distinct):
-        best = Best(len(self.space.columns), top_k, lambda points: (points[:, -1],), distinct=distinct)
-        return rank_whole(self, best, 0.0, watch)
+        best = BestPoints(len(self.space.columns), top_k, lambda points: (points[:, -1],), distinct=distinct)
+        return rank_all_points(self, best, 0.0, watch)
 
 
 def is_matmul(workload, hardware):

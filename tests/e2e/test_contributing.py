@@ -13,11 +13,11 @@ from anatune.api import model
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.core.workload.orders import CHANNELS_LAST
 from anatune.measure.run.reference import reference
-from anatune.network.graph.folding import computed, value_of
+from anatune.network.graph.folding import evaluate_node, fold
 from anatune.network.graph.nodes import Constant, Graph, Input, Node, TensorType
 from anatune.network.graph.operators import OPERATORS
-from anatune.network.graph.passes.layouts import Form, can_have
-from anatune.network.graph.passes.simplify import simplified
+from anatune.network.graph.passes.layouts import LayoutForm, can_have
+from anatune.network.graph.passes.simplify import simplify
 from anatune.search import base
 from tests import naive_graph
 
@@ -74,11 +74,11 @@ def test_the_operator_of_models_of_the_recipe(program, monkeypatch):
     monkeypatch.setitem(OPERATORS, made.name, made)
     first, second = (np.full((1, 2, 4, 4), number, np.float32) for number in (3.0, 4.0))
     x = Input("x", TensorType(first.shape, "float32"))
-    assert np.array_equal(computed(Node("hypot", (Constant(first), Constant(second)), x.type)).array, first + 2)
+    assert np.array_equal(fold(Node("hypot", (Constant(first), Constant(second)), x.type)).array, first + 2)
     node = Node("hypot", (x, Constant(second)), x.type)
-    assert np.array_equal(value_of(node, {x: first}), first + 2)
-    assert can_have(node, Form(CHANNELS_LAST, CHANNELS_LAST))
-    turned = simplified(Graph((x,), (Node("hypot", (Constant(second), x), x.type),), is_tuple=False)).outputs[0]
+    assert np.array_equal(evaluate_node(node, {x: first}), first + 2)
+    assert can_have(node, LayoutForm(CHANNELS_LAST, CHANNELS_LAST))
+    turned = simplify(Graph((x,), (Node("hypot", (Constant(second), x), x.type),), is_tuple=False)).outputs[0]
     assert turned.arguments[0] is x
 
 

@@ -246,9 +246,9 @@ def test_the_tvm_module(anatune, tmp_path):
     built = tvm.compile(module, target=tvm.target.Target(manifest["target"]))
     workload = WORKLOADS["conv2d"]
     inputs = inputs_of(workload)
-    from anatune.measure.cpu.blocks import Block
+    from anatune.measure.cpu.blocks import ArgumentBlock
 
-    blocks = [Block(access.dtype, access.shape) for access in (*workload.reads, workload.write)]
+    blocks = [ArgumentBlock(access.dtype, access.shape) for access in (*workload.reads, workload.write)]
     for access, block in zip(workload.reads, blocks, strict=False):
         block.array[...] = inputs[access.tensor]
     built["main"](*(block.tensor for block in blocks))

@@ -275,7 +275,7 @@ def test_what_the_files_need_is_said(anatune, tmp_path):
 
 @pytest.mark.parametrize(("dtype", "template"), [("float32", "triton"), ("float16", "cuda"), ("bfloat16", "cuda")])
 def test_the_expected_error_is_what_rounding_costs(dtype, template):
-    from anatune.codegen.arithmetic import arithmetic_of
+    from anatune.codegen.arithmetic import find_arithmetic
     from anatune.measure.run.correctness import random_inputs
     from anatune.measure.run.reference import reference
     from anatune.measure.run.rounding import operands_used
@@ -288,4 +288,4 @@ def test_the_expected_error_is_what_rounding_costs(dtype, template):
     if dtype != "float32":
         result = result.astype(next(iter(inputs.values())).dtype).astype(np.float64)
     error = np.sqrt(np.mean((result - exact) ** 2) / np.mean(exact**2))
-    assert arithmetic_of(schedule).expected_relative_error == pytest.approx(error, rel=0.25)
+    assert find_arithmetic(schedule).expected_relative_error == pytest.approx(error, rel=0.25)

@@ -43,7 +43,7 @@ def main(folder, hardware="rtx3090"):
 
     from anatune import api
     from anatune.adapters import metaschedule
-    from anatune.codegen.compat import gpu_target_of
+    from anatune.codegen.compat import make_gpu_target
     from anatune.codegen.cuda import device_modules
     from anatune.codegen.linking import link_library
     from anatune.measure.cpu.blocks import tensor_of
@@ -51,7 +51,7 @@ def main(folder, hardware="rtx3090"):
     from tests.emulated_gpu.device import Device
 
     folder, spec = Path(folder), api.hardware(hardware)
-    target, sources = gpu_target_of(spec), {}
+    target, sources = make_gpu_target(spec), {}
     compile_kernel = device_modules.compile_kernel
 
     def recording(kernel):

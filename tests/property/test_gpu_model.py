@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import anatune
 from anatune.core.workload.nest import Workload
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.model.scoring import PARTS
 from anatune.templates.cuda.times.batch import BOUND, MACRO_BOUND, PREDICT
-from anatune.templates.gpu.model import OWN_PARTS
+from anatune.templates.gpu.model import SPLIT_PARTS
 from anatune.templates.gpu.times.columns import Col
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
 from tests.naive_gpu import DEVICES, Point, all_points, gpu, has_rounds, random_points, small_workloads, tiles_axis
@@ -57,7 +57,7 @@ def workloads(draw: st.DrawFn) -> Workload:
 @given(workloads(), names, seeds)
 def test_bounds_are_admissible(workload: Workload, device: str, seed: int) -> None:
     """No completion of a macro choice is faster than its bounds."""
-    model = GpuModel(workload, gpu(device))
+    model = CudaModel(workload, gpu(device))
     points = random_points(model, 1000, seed)
     # also many completions of few macro choices: only the other levels are drawn anew
     again = random_points(model, 1000, seed + 1)
@@ -76,7 +76,7 @@ def test_bounds_are_admissible(workload: Workload, device: str, seed: int) -> No
     assert (same == same[:, :1]).all()  # one bound a macro choice
 
 
-def with_macro_of(model: GpuModel, few: np.ndarray, many: np.ndarray) -> np.ndarray:
+def with_macro_of(model: CudaModel, few: np.ndarray, many: np.ndarray) -> np.ndarray:
     """Give `many` points the block, thread and stage sizes of `few` (equally many each), random in all else."""
     rng = np.random.default_rng(0)
     result = many.copy()
@@ -110,7 +110,7 @@ def split(extent: int, parts: int, rng: np.random.Generator) -> list[int]:
 @given(workloads(), names, seeds)
 def test_classes_are_bounded(workload: Workload, device: str, seed: int) -> None:
     """A bound holds for all splits of reg_outer/reg_inner and k1/k2 and all unroll depths of a class."""
-    model = GpuModel(workload, gpu(device))
+    model = CudaModel(workload, gpu(device))
     rng = np.random.default_rng(seed)
     representative = random_points(model, 1, seed)[0]
     members = np.tile(representative, (300, 1))
@@ -133,7 +133,7 @@ def test_classes_are_bounded(workload: Workload, device: str, seed: int) -> None
 @SETTINGS
 @given(workloads(), names, seeds)
 def test_physical_limits(workload: Workload, device: str, seed: int) -> None:
-    model = GpuModel(workload, gpu(device))
+    model = CudaModel(workload, gpu(device))
     points = random_points(model, 600, seed)
     rules, times, columns = model._run(points, PREDICT, full=True)
     assert np.isfinite(times).all()
@@ -157,7 +157,7 @@ def test_physical_limits(workload: Workload, device: str, seed: int) -> None:
 @SETTINGS
 @given(workloads(), names, seeds)
 def test_traffic_is_above_the_lower_bound(workload: Workload, device: str, seed: int) -> None:
-    model = GpuModel(workload, gpu(device))
+    model = CudaModel(workload, gpu(device))
     predictions = model.predictions(model.space.sample_points(300, seed))
     for prediction in predictions:
         if prediction.resources["spilled_registers"] == 0:
@@ -167,7 +167,7 @@ def test_traffic_is_above_the_lower_bound(workload: Workload, device: str, seed:
 @SETTINGS
 @given(small_workloads(), names, seeds)
 def test_quantities_in_plain_python(workload: Workload, device: str, seed: int) -> None:
-    model = GpuModel(workload, gpu(device))
+    model = CudaModel(workload, gpu(device))
     points = random_points(model, 4, seed)
     _, _, columns = model._run(points, PREDICT, full=True)
     for at, row in enumerate(points):
@@ -184,7 +184,7 @@ def test_quantities_in_plain_python(workload: Workload, device: str, seed: int) 
 @SETTINGS
 @given(workloads(), names, seeds)
 def test_points_round_trip(workload: Workload, device: str, seed: int) -> None:
-    model = GpuModel(workload, gpu(device))
+    model = CudaModel(workload, gpu(device))
     space, points = model.space, random_points(model, 20, seed)
     at = 0
     for axis in workload.axes:
@@ -201,7 +201,7 @@ def test_points_round_trip(workload: Workload, device: str, seed: int) -> None:
 @settings(SETTINGS, max_examples=60)
 @given(small_workloads(largest=8))
 def test_the_size_is_exact(workload: Workload) -> None:
-    model = GpuModel(workload, gpu("rtx3090"))
+    model = CudaModel(workload, gpu("rtx3090"))
     if model.space.size <= 100_000:
         assert len(all_points(model)) == model.space.size
     assert model.space.size == math.prod(model.space.radices)
@@ -210,7 +210,7 @@ def test_the_size_is_exact(workload: Workload) -> None:
 @SETTINGS
 @given(names, st.integers(1, 1024), st.integers(1, 256), st.integers(0, 100_000), st.integers(0, 40))
 def test_occupancy_never_rises_with_use(device: str, threads: int, registers: int, shared: int, more: int) -> None:
-    packed = GpuModel(anatune.matmul(2, 2, 2), gpu(device))._gpu
+    packed = CudaModel(anatune.matmul(2, 2, 2), gpu(device))._gpu
     blocks, limiter = resident_blocks_one(threads, registers, shared, packed)
     warps = -(-threads // packed.warp_size)
     assert 0 <= blocks * warps <= packed.max_warps_sm
@@ -223,14 +223,14 @@ def test_occupancy_never_rises_with_use(device: str, threads: int, registers: in
 @settings(SETTINGS, max_examples=40)
 @given(workloads(), names, seeds)
 def test_order_and_company_do_not_matter(workload: Workload, device: str, seed: int) -> None:
-    model = GpuModel(workload, gpu(device))
+    model = CudaModel(workload, gpu(device))
     points = random_points(model, 300, seed)
     times, rules = model.times(points)
     order = np.random.default_rng(seed).permutation(len(points))
     assert model.times(points[order])[0].tobytes() == times[order].tobytes()
     alone = [model.times(points[at])[0][0] for at in order[:10]]
     assert alone == times[order[:10]].tolist()
-    fresh = GpuModel(workload, gpu(device))
+    fresh = CudaModel(workload, gpu(device))
     assert fresh.times(points)[0].tobytes() == times.tobytes()
     assert fresh.check(points).tolist() == rules.tolist()
 
@@ -238,8 +238,8 @@ def test_order_and_company_do_not_matter(workload: Workload, device: str, seed: 
 @settings(SETTINGS, max_examples=40)
 @given(workloads(), names, seeds)
 def test_predictions_are_plain_values(workload: Workload, device: str, seed: int) -> None:
-    model = GpuModel(workload, gpu(device))
+    model = CudaModel(workload, gpu(device))
     for prediction in model.predictions(random_points(model, 5, seed)):
         assert msgspec.json.decode(msgspec.json.encode(prediction), type=type(prediction)) == prediction
-        assert prediction.bound_by in {part.removesuffix("_s") for part in (*PARTS, *OWN_PARTS)}
+        assert prediction.bound_by in {part.removesuffix("_s") for part in (*PARTS, *SPLIT_PARTS)}
         assert prediction.legal == (prediction.rule == "")

@@ -13,7 +13,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base import watch
 from anatune.templates.cuda.model import ranking as gpu_ranking
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from tests.naive_gpu import DEVICES, all_points, gpu, ranking_key, small_workloads, with_limits
 
 LARGEST_SPACE = 250_000
@@ -38,7 +38,7 @@ def _branch_and_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", 0)
 
 
-def tighten(model: GpuModel, share: float) -> None:
+def tighten(model: CudaModel, share: float) -> None:
     """Give the model a limit on shared memory that bites in small spaces, too."""
     most = sum(access.num_bytes for access in model.workload.reads)
     model._gpu = model._gpu._replace(shared_block_bytes=max(4, int(share * most)))
@@ -56,7 +56,7 @@ def tighten(model: GpuModel, share: float) -> None:
 def test_equals_exhaustive_enumeration(
     workload: Workload, device: GpuSpec, top_k: int, share: float, seeds: int, distinct: bool
 ) -> None:
-    model = GpuModel(workload, device)
+    model = CudaModel(workload, device)
     assume(model.space.size <= LARGEST_SPACE)
     if share < 1:
         tighten(model, share)
@@ -80,7 +80,7 @@ def test_equals_exhaustive_enumeration(
 
 
 def expected_order(
-    model: GpuModel, points: np.ndarray, times: np.ndarray, top_k: int, distinct: bool
+    model: CudaModel, points: np.ndarray, times: np.ndarray, top_k: int, distinct: bool
 ) -> list[list[int]]:
     if distinct:
         near = times <= (np.unique(times)[: 2 * top_k + 20][-1] if len(times) else 0.0)
@@ -100,7 +100,7 @@ def expected_order(
 @settings(EXACT, max_examples=60)
 @given(workload=small_workloads(), device=devices(), looks=st.integers(0, 12), top_k=st.sampled_from([1, 3]))
 def test_the_gap_of_a_search_that_ends_early_holds(workload: Workload, device: GpuSpec, looks: int, top_k: int) -> None:
-    model = GpuModel(workload, device)
+    model = CudaModel(workload, device)
     assume(model.space.size <= LARGEST_SPACE)
     times, rules = model.times(all_points(model))
     clock = iter(range(10**9))

@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from anatune.core.workload.ranges import parse_ranged
+from anatune.core.workload.ranges import parse_ranged_workload
 
 CASES = [
     ("rtx4090", "matmul 24,64x64x64", "float16"),
@@ -23,7 +23,7 @@ CASES = [
 
 @pytest.mark.parametrize(("hw", "words", "dtype"), CASES)
 def test_a_range_loses_no_more_than_it_says_or_says_what_it_leaves_out(hw, words, dtype):
-    many = parse_ranged(words.split(), dtype=dtype)
+    many = parse_ranged_workload(words.split(), dtype=dtype)
     ranged = anatune.plan_range(many, hw, kernels=min(2, len(many.extents)))
     for interval in ranged.intervals:
         for extent, seconds in ((interval.first, interval.first_s), (interval.last, interval.last_s)):

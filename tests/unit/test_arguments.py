@@ -30,50 +30,50 @@ def one_line(error, least="expected"):
 @pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
 def test_integers(value):
     with pytest.raises(RecordError) as error:
-        arguments.checked_integer("f: n", value, 0, 7, RecordError)
+        arguments.check_integer("f: n", value, 0, 7, RecordError)
     assert one_line(error).startswith("f: n is ")
-    found = arguments.checked_integer("n", np.uint8(7), 0, 7)
+    found = arguments.check_integer("n", np.uint8(7), 0, 7)
     assert (found, type(found)) == (7, int)
 
 
 @pytest.mark.parametrize("value", [*ODD[1:4], *ODD[5:]], ids=range(len(ODD) - 2))
 def test_seconds(value):
     with pytest.raises(SpaceError) as error:
-        arguments.checked_seconds("f: time_limit_s", value)
+        arguments.check_seconds("f: time_limit_s", value)
     one_line(error, "expected a number of seconds > 0")
 
 
 def test_times_that_are_fine():
-    assert [arguments.checked_seconds("t", value) for value in (None, 2, 0.5, np.float32(0.5))] == [None, 2.0, 0.5, 0.5]
+    assert [arguments.check_seconds("t", value) for value in (None, 2, 0.5, np.float32(0.5))] == [None, 2.0, 0.5, 0.5]
     with refuses(SpaceError):
-        arguments.checked_seconds("t", 10**29)
+        arguments.check_seconds("t", 10**29)
 
 
 @pytest.mark.parametrize("value", [None, 5, b"x", "", "a\0b", "\ud800x", "a" * 256, "x/" + "é" * 128, object(), Path])
 def test_paths(value):
     with pytest.raises(RecordError) as error:
-        arguments.checked_path("f: path", value, RecordError)
+        arguments.check_path("f: path", value, RecordError)
     one_line(error)
 
 
 def test_paths_that_are_fine(tmp_path):
-    assert arguments.checked_path("p", "x/y") == Path("x/y")
-    assert arguments.checked_path("p", tmp_path) == tmp_path
-    assert arguments.checked_path("p", "\udcff") == Path("\udcff")  # a byte of a file's name that is no UTF-8
+    assert arguments.check_path("p", "x/y") == Path("x/y")
+    assert arguments.check_path("p", tmp_path) == tmp_path
+    assert arguments.check_path("p", "\udcff") == Path("\udcff")  # a byte of a file's name that is no UTF-8
 
 
 def test_choices_flags_and_functions():
-    assert arguments.checked_choice("c", "b", "abc") == "b"
-    assert arguments.checked_flag("f", np.False_) is False
-    arguments.checked_function("g", None)
-    arguments.checked_function("g", len)
+    assert arguments.check_choice("c", "b", "abc") == "b"
+    assert arguments.check_flag("f", np.False_) is False
+    arguments.check_function("g", None)
+    arguments.check_function("g", len)
     for value in (None, 5, ["a"], "d", {}):
         with refuses(UnknownNameError):
-            arguments.checked_choice("c", value, ("a", "b"), UnknownNameError)
+            arguments.check_choice("c", value, ("a", "b"), UnknownNameError)
     with refuses(SpaceError):
-        arguments.checked_flag("f", 1)
+        arguments.check_flag("f", 1)
     with refuses(SpaceError):
-        arguments.checked_function("g", "len")
+        arguments.check_function("g", "len")
 
 
 @pytest.mark.parametrize(

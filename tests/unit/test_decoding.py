@@ -4,7 +4,7 @@ import sys
 import msgspec
 import pytest
 
-from anatune.decoding import converted, from_json, from_message
+from anatune.decoding import convert, from_json, from_message
 
 THREADS = """
 import sys, threading
@@ -41,8 +41,8 @@ class Point(msgspec.Struct):
 
 
 def test_each_form_is_read_as_a_type_and_checked():
-    assert from_json(b'{"x": 1}', Point) == from_message(b"\x81\xa1x\x01", Point) == converted({"x": 1}, Point)
+    assert from_json(b'{"x": 1}', Point) == from_message(b"\x81\xa1x\x01", Point) == convert({"x": 1}, Point)
     assert from_json("null", Point | None) is None
-    for read, content in ((from_json, b'{"x": "1"}'), (from_message, b"\x81\xa1x\xc0"), (converted, {"x": None})):
+    for read, content in ((from_json, b'{"x": "1"}'), (from_message, b"\x81\xa1x\xc0"), (convert, {"x": None})):
         with pytest.raises(msgspec.ValidationError):
             read(content, Point)

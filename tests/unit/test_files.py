@@ -14,8 +14,8 @@ from anatune.files import (
     Output,
     OutputKind,
     check_folder,
-    json_with,
     make_folder,
+    make_key_check,
     open_file,
     read_file,
     read_lines,
@@ -163,9 +163,9 @@ def test_an_output_takes_no_other_file_s_place(tmp_path):
     path.write_bytes(b"yours")
     assert not_written(path).startswith("is something else, expected a new file or one of ours; name another place")
     path.write_bytes(b"\xff[")
-    assert "something else" in not_written(path, OutputKind("JSON", json_with("a")))
+    assert "something else" in not_written(path, OutputKind("JSON", make_key_check("a")))
     path.write_bytes(b"[" * 100_000)
-    assert "something else" in not_written(path, OutputKind("JSON", json_with("a")))
+    assert "something else" in not_written(path, OutputKind("JSON", make_key_check("a")))
     (tmp_path / "link").symlink_to(path)
     assert "something else" in not_written(tmp_path / "link")
     assert path.read_bytes() == b"[" * 100_000

@@ -7,7 +7,7 @@ import pytest
 import anatune
 from anatune.cli import main
 from anatune.errors import SpaceError
-from anatune.templates import check_accuracy, template_named
+from anatune.templates import check_accuracy, get_template
 from anatune.tuning.manifest import build_manifest
 from tests.wording import refuses
 
@@ -36,9 +36,9 @@ def test_kernels_are_not_built_for_a_manifest(tmp_path):
 @pytest.mark.parametrize("template", ["cuda", "triton", "thin", "pipelined"])
 def test_what_is_multiplied_as_it_is_is_admitted(template):
     halves = anatune.matmul(32, 32, 32, dtype="float16")
-    check_accuracy(halves, template_named(template), "standard")
-    check_accuracy(WORK, template_named(template), None)
-    check_accuracy(WORK, template_named(template), "relaxed")
+    check_accuracy(halves, get_template(template), "standard")
+    check_accuracy(WORK, get_template(template), None)
+    check_accuracy(WORK, get_template(template), "relaxed")
 
 
 @pytest.mark.parametrize("command", ["plan", "prune --keep 2", "tune --build-only k", "export"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import anatune
-from anatune.threads import LockedProperty, in_turn, new_lock, one_by_one
+from anatune.threads import LockedProperty, compile_in_turn, new_lock, run_in_turn
 from tests.concurrency import at_once, is_true_in_child
 
 
@@ -31,12 +31,12 @@ class Counted:
         self.enter()
         return object()
 
-    @in_turn
+    @run_in_turn
     def first(self):
         self.enter()
         return self.second()
 
-    @in_turn
+    @run_in_turn
     def second(self):
         self.enter()
         return self.value
@@ -58,7 +58,7 @@ def test_methods_of_an_object_run_in_turn():
 
 def test_functions_that_compile_run_one_by_one():
     own = Counted()
-    first, second = one_by_one(own.enter), one_by_one(lambda: first())
+    first, second = compile_in_turn(own.enter), compile_in_turn(lambda: first())
     at_once(lambda number: first() if number % 2 else second())
     assert own.most == 1
 

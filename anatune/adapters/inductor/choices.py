@@ -16,10 +16,10 @@ from anatune.adapters.device import AUTO, GpuLike, find_gpu
 from anatune.adapters.triton.operands import Argument, Operand, matmul_problem
 from anatune.adapters.triton.pruner import MatmulPruner
 from anatune.adapters.triton.tiles import propose
-from anatune.arguments import checked_choice
+from anatune.arguments import check_choice
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.pruning.subset import kept_count
+from anatune.model.pruning.subset import count_kept
 from anatune.templates.triton.instructions import has_descriptors
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.version import __version__
@@ -60,7 +60,7 @@ class _Judge:
     """
 
     def __init__(self, hw: GpuLike, keep: float) -> None:
-        kept_count(keep, 1)
+        count_kept(keep, 1)
         self._pruners = {
             rounded: MatmulPruner(hw, keep, dtype=None if rounded else "float32") for rounded in (True, False)
         }
@@ -158,7 +158,7 @@ def inductor_choices(hw: GpuLike = AUTO, keep: float = 4, library: str = "measur
         The model does not know a product that is compiled. All its choices are kept.
     """
     judge = _Judge(hw, keep)
-    measured = checked_choice("library", library, LIBRARY) == "measured"
+    measured = check_choice("library", library, LIBRARY) == "measured"
     uuid = f"anatune {__version__}, hw={hw}, keep={keep}, library={library}"
 
     def select_choices(kernel_inputs: Argument, choices: Sequence[Argument]) -> list[Argument]:
@@ -289,7 +289,7 @@ def lookup_table(products: Iterable[Workload], hw: GpuLike = AUTO, keep: float =
                 "num_stages": tile["num_stages"],
                 "EVEN_K": problem.k % tile["block_k"] == 0,
             }
-            for tile, _, _ in proposals[: kept_count(keep, len(proposals))]
+            for tile, _, _ in proposals[: count_kept(keep, len(proposals))]
         ]
     return table
 

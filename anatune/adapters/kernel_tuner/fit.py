@@ -10,13 +10,13 @@ import numpy as np
 
 from anatune.adapters.kernel_tuner.names import Config, Names, Value, Values, is_clblast
 from anatune.adapters.kernel_tuner.scores import MISFIT, Scores
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import SpaceError
 
 AUTO_SPREAD = "auto"
 LEAST_SPREAD = 0.25
 """The share of a selection that is spread over the space although every parameter of the kernel is understood. Source:
-the order may be worth nothing, or have one of the three correlations of `model.pruning.portfolio`, equally likely."""
+the order may be worth nothing, or have one of the correlations of `model.pruning.choose_portfolio`, equally likely."""
 _UNDERSTOOD = ("block", "threads", "work", "inner", "vector", "unroll")
 """The kinds of roles that the template has; fetch and staged are guesses."""
 _FEW = 4
@@ -123,7 +123,7 @@ def checked_spread(spread: float | str) -> float | str:
     """
     number = isinstance(spread, int | float | np.integer | np.floating) and not isinstance(spread, bool)
     if spread != AUTO_SPREAD and not (number and 0.0 <= float(spread) <= 1.0):
-        raise SpaceError(f"spread is {shown(spread)}, expected 'auto' or a number from 0 (predicted order alone) to 1")
+        raise SpaceError(f"spread is {quote(spread)}, expected 'auto' or a number from 0 (predicted order alone) to 1")
     return spread
 
 

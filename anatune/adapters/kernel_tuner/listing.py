@@ -24,11 +24,11 @@ from anatune.adapters.kernel_tuner.names import Names
 from anatune.adapters.logs.parts import UNROLLED
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.listing.formats import PruneRequest, object_lines
-from anatune.model.learned.corrections import NONE, corrected, find_correction
-from anatune.model.pruning.order import PlainOrder
+from anatune.listing.formats import PruneRequest, write_object_lines
+from anatune.model.learned.corrections import NONE, apply_correction, find_correction
+from anatune.model.pruning.order import AnalyticalOrder
 from anatune.templates import CUDA
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.space import GpuSpace
 
 _LEAST_READ, _MOST_READ = 1 << 12, 1 << 20
@@ -72,7 +72,7 @@ def kernel_tuner_lines(request: PruneRequest) -> Iterator[str]:
         "ConfigurationSpace": _t1(params, restrictions),
         "predicted_s": time_s,
     }
-    yield from object_lines(head, "configurations", (dict(zip(columns, row, strict=True)) for row in rows))
+    yield from write_object_lines(head, "configurations", (dict(zip(columns, row, strict=True)) for row in rows))
 
 
 def parameter_names(workload: Workload) -> dict[str, str | int]:
@@ -136,13 +136,13 @@ def _rank_configurations(request: PruneRequest, names: Names) -> tuple[list[Row]
     it. The whole space is read in predicted order until there are enough of them.
     """
     half_s = request.time_limit_s and request.time_limit_s / 2  # two searches
-    model = GpuModel(request.workload, request.gpu("kernel-tuner"), plain=True)
+    model = CudaModel(request.workload, request.gpu("kernel-tuner"), plain=True)
     subset = dataclasses.replace(request, time_limit_s=half_s).plain_subset(model)
     share = isinstance(request.keep, float)
     wanted = min(request.most, subset.num_kept)
     most = min(subset.num_kept, _MOST_READ) if share else _MOST_READ
     saved = find_correction(request.hardware, CUDA.name, request.correction)
-    corrected_model = corrected(model, saved)
+    corrected_model = apply_correction(model, saved)
     if request.may_choose(subset.num_kept):
         express = functools.partial(_merge_levels, space=model.space)
         chosen_points = request.chosen(model, corrected_model, wanted, express)
@@ -152,7 +152,7 @@ def _rank_configurations(request: PruneRequest, names: Names) -> tuple[list[Row]
                 corrected_model.times(chosen_points)[0].tolist(),
                 subset.num_legal,
             )
-    order = PlainOrder(model, half_s, _MOST_TIMED, progress=request.progress)
+    order = AnalyticalOrder(model, half_s, _MOST_TIMED, progress=request.progress)
     pool = wanted if saved is None else _POOL * wanted
     read = min(_LEAST_READ, most) if share else _LEAST_READ
     while True:

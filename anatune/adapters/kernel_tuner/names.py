@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.logs.parts import UNROLLED
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.core.workload.operators.matmul import matmul
@@ -98,18 +98,18 @@ def check_names(names: Names, workload: Workload, parameters: Sequence[str]) -> 
         A role or parameter is unknown, or an axis has too few roles.
     """
     if not isinstance(names, Mapping) or not names:
-        raise SpaceError(f"names is {shown(names)}, expected a mapping such as {{'block_i': 'BM', 'threads_i': 'TM'}}")
+        raise SpaceError(f"names is {quote(names)}, expected a mapping such as {{'block_i': 'BM', 'threads_i': 'TM'}}")
     roles = roles_of(workload)
     for role, source in names.items():
         if role not in roles:
-            raise SpaceError(f"names: role {shown(role)} is unknown, expected roles among {', '.join(roles)}")
+            raise SpaceError(f"names: role {quote(role)} is unknown, expected roles among {', '.join(roles)}")
         if isinstance(source, str) and source not in parameters:
             raise SpaceError(
-                f"names: {role} is the parameter {shown(source)}, which is not in tune_params ("
+                f"names: {role} is the parameter {quote(source)}, which is not in tune_params ("
                 f"{', '.join(parameters)}); add it there with its only value, or give a number instead"
             )
         if not isinstance(source, str | int) and not callable(source):
-            raise SpaceError(f"names: {role} is {shown(source)}, expected a parameter's name, a number or a function")
+            raise SpaceError(f"names: {role} is {quote(source)}, expected a parameter's name, a number or a function")
     for axis in workload.spatial_axes:
         axis_roles = [f"{kind}_{axis.name}" for kind in ("block", "threads", "work") if f"{kind}_{axis.name}" in names]
         if len(axis_roles) < 2 and (axis_roles or axis.extent > 1):
@@ -165,7 +165,7 @@ class Roles:
         except (TypeError, ValueError):
             numbers = np.array([np.nan])
         if not np.all(np.isfinite(numbers) & (numbers == np.floor(numbers))):
-            raise SpaceError(f"names: {role} ({shown(source)}) has values that are not integers")
+            raise SpaceError(f"names: {role} ({quote(source)}) has values that are not integers")
         return numbers.astype(np.int64)
 
 

@@ -18,10 +18,10 @@ from anatune.adapters.kernel_tuner.names import Names, Values, pad_workload, til
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.core.workload.nest import Access, Workload
-from anatune.model.learned.corrections import SavedCorrection, corrected
+from anatune.model.learned.corrections import SavedCorrection, apply_correction
 from anatune.records.traces import GPU_LEVELS
 from anatune.templates.base.model import Model, Rule
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.gpu.times.columns import Col
 
 Floats = NDArray[np.float64]
@@ -137,7 +137,7 @@ class Scorer:
         self._workload, self._hardware, self._names = workload, hardware, names
         self._parameters, self._correction = parameters, correction
         self._windows = windows and correction is None
-        self._models: dict[Workload, tuple[GpuModel, Model]] = {}
+        self._models: dict[Workload, tuple[CudaModel, Model]] = {}
         self._widths = [GPU_LEVELS[axis.kind] for axis in workload.axes]
 
     def score(self, configs: Sequence[Values]) -> Scores:
@@ -172,17 +172,17 @@ class Scorer:
             [points[:, at : at + width].prod(axis=1) for at, width in zip(first, self._widths, strict=False)]
         )
 
-    def _models_for(self, shape: Sequence[int]) -> tuple[GpuModel, Model]:
+    def _models_for(self, shape: Sequence[int]) -> tuple[CudaModel, Model]:
         """Return the analytical model for these padded extents, and the model to ask, which may be corrected."""
         extent_by_axis: Mapping[str, int] = dict(zip((axis.name for axis in self._workload.axes), shape, strict=True))
         rounded = pad_workload(self._workload, extent_by_axis)
         if rounded not in self._models:
-            plain, saved = GpuModel(rounded, self._hardware, plain=True), self._correction
-            self._models[rounded] = plain, corrected(plain, saved)
+            plain, saved = CudaModel(rounded, self._hardware, plain=True), self._correction
+            self._models[rounded] = plain, apply_correction(plain, saved)
         return self._models[rounded]
 
 
-def _apply_window_sharing(model: GpuModel, points: Integers, time_s: Floats) -> Floats:
+def _apply_window_sharing(model: CudaModel, points: Integers, time_s: Floats) -> Floats:
     """Return the times if a thread loads each different element of its windows once.
 
     Only the time of shared memory gets shorter, and the result stays above the time of every other resource.

@@ -17,13 +17,19 @@ from anatune.adapters.device import GpuLike, find_gpu
 from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit, checked_spread
 from anatune.adapters.kernel_tuner.names import CLBLAST, Config, Names, Value, Values, is_clblast
 from anatune.adapters.kernel_tuner.scores import MISFIT, Scorer
-from anatune.arguments import is_iterable, shown
+from anatune.arguments import is_iterable, quote
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.model.learned.corrections import AUTO, NONE, SavedCorrection, named_correction, shipped_correction
-from anatune.model.pruning.portfolio import portfolio, value_places
-from anatune.model.pruning.subset import Verdict, kept_count
+from anatune.model.learned.corrections import (
+    AUTO,
+    NONE,
+    SavedCorrection,
+    find_named_correction,
+    find_shipped_correction,
+)
+from anatune.model.pruning.portfolio import choose_portfolio, value_positions
+from anatune.model.pruning.subset import Verdict, count_kept
 from anatune.named import import_optional
 
 _KERNELS = "clblast"
@@ -80,7 +86,7 @@ def prune(
         The share of the selection, from 0 to 1, that is drawn from the whole space whatever is predicted. "auto" is 0
         for CLBlast's names. For other kernels it is 0.25 if every parameter has a role and every configuration can be
         judged, and up to 1 otherwise. However wrong the model is, the selection is then at least as good as a random
-        selection of that share of its size (`anatune.model.pruning.portfolio`).
+        selection of that share of its size (`anatune.model.pruning.choose_portfolio`).
 
     Warns
     -----
@@ -149,12 +155,12 @@ class PrunedSpace:
         spread: float | str = AUTO_SPREAD,
     ) -> None:
         if not isinstance(workload, Workload):
-            raise SpaceError(f"workload is {shown(workload)}, expected a Workload, such as anatune.matmul(...) returns")
+            raise SpaceError(f"workload is {quote(workload)}, expected a Workload, such as anatune.matmul(...) returns")
         if not isinstance(tune_params, Mapping) or not all(map(is_iterable, tune_params.values())):
-            raise SpaceError(f"tune_params is {shown(tune_params)}, expected a mapping from parameters to their values")
+            raise SpaceError(f"tune_params is {quote(tune_params)}, expected a mapping from parameters to their values")
         if not isinstance(names, Mapping):
-            raise SpaceError(f"names is {shown(names)}, expected a mapping from roles to parameters")
-        kept_count(keep, 1)
+            raise SpaceError(f"names is {quote(names)}, expected a mapping from roles to parameters")
+        count_kept(keep, 1)
         checked_spread(spread)
         hardware = find_gpu(hw)
         self.workload, self.keep = workload, keep
@@ -186,14 +192,14 @@ class PrunedSpace:
         """Return the row numbers of the kept configurations, in predicted order."""
         order = np.lexsort((np.arange(self.num_configs), self._time_s))
         if not self.fit.spread:
-            return order[: kept_count(self.keep, int(judged.sum()))]
+            return order[: count_kept(self.keep, int(judged.sum()))]
         rows = np.flatnonzero(runs)
         coordinates = np.column_stack(
-            [value_places([self._configs[row][at] for row in rows]) for at in range(len(self.parameters))]
+            [value_positions([self._configs[row][at] for row in rows]) for at in range(len(self.parameters))]
         )
-        count = kept_count(self.keep, len(rows))
+        count = count_kept(self.keep, len(rows))
         kept = np.zeros(self.num_configs, dtype=bool)
-        kept[rows[portfolio(self._time_s[rows], coordinates, count, self.fit.spread)]] = True
+        kept[rows[choose_portfolio(self._time_s[rows], coordinates, count, self.fit.spread)]] = True
         chosen: NDArray[np.int64] = order[kept[order]]
         return chosen
 
@@ -273,7 +279,7 @@ class PrunedSpace:
             return tuple(values) if values else tuple(config[name] for name in self.parameters)
         except KeyError as missing:
             raise SpaceError(
-                f"configuration {shown(dict(config))} lacks {missing}, expected {', '.join(self.parameters)}"
+                f"configuration {quote(dict(config))} lacks {missing}, expected {', '.join(self.parameters)}"
             ) from None
 
     def _verdict_of(self, key: Values) -> Verdict:
@@ -322,8 +328,8 @@ def _correction(correction: str | Path, hardware: GpuSpec, names: Names) -> Save
     if str(correction) == NONE:
         return None
     if str(correction) != AUTO:
-        return named_correction(correction)
-    return shipped_correction(hardware, _KERNELS) if names is CLBLAST else None
+        return find_named_correction(correction)
+    return find_shipped_correction(hardware, _KERNELS) if names is CLBLAST else None
 
 
 def _list_configurations(tune_params: TuneParams, restrictions: object, hardware: GpuSpec) -> list[Values]:

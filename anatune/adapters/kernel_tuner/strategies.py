@@ -7,7 +7,7 @@ from typing import Protocol, TypeAlias
 
 from anatune.adapters.kernel_tuner.names import Value, Values
 from anatune.adapters.kernel_tuner.space import PrunedSpace, import_kernel_tuner
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import SpaceError
 
 _PATIENCE = 50
@@ -96,7 +96,7 @@ class Within:
     def __init__(self, space: PrunedSpace, strategy: str, *, best_first: bool = True) -> None:
         names = import_kernel_tuner(".interface").strategy_map
         if strategy not in names:
-            raise SpaceError(f"strategy {shown(strategy)} is not in Kernel Tuner, expected one of {', '.join(names)}")
+            raise SpaceError(f"strategy {quote(strategy)} is not in Kernel Tuner, expected one of {', '.join(names)}")
         self.space, self.strategy, self.best_first = space, strategy, best_first
 
     def tune(self, searchspace: _Searchspace, runner: _Runner, tuning_options: _Options) -> Results:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from anatune.adapters.logs.devices import DeviceStatement, device_name
 from anatune.adapters.logs.files import entries_of, format_of, read_log, whole_of
 from anatune.adapters.logs.parts import DAMAGED, NO_WORKLOAD, UNROLLED, LogEntry, gpu_schedule, number_of, read_times
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
@@ -113,7 +113,7 @@ class KernelTunerReader:
         }
         if any(name not in knobs for name in _CLBLAST_KNOBS):
             kernel = self._header.get("kernel_name")
-            raise UnfitError(f"kernel {shown(kernel)} does not have the parameters of CLBlast's GEMM" if kernel
+            raise UnfitError(f"kernel {quote(kernel)} does not have the parameters of CLBlast's GEMM" if kernel
                              else "it does not have the parameters of CLBlast's GEMM")  # fmt: skip
         if workload is None:
             raise UnfitError(NO_WORKLOAD + self._size_text())
@@ -190,7 +190,7 @@ def _per_second(*units: Json) -> float:
     unit = next((unit for unit in units if unit not in (None, "")), "ms")
     hit = _UNIT.fullmatch(str(unit).strip().lower())
     if hit is None:
-        raise UnfitError(f"its time is in {shown(unit)}, expected s, ms, us or ns")
+        raise UnfitError(f"its time is in {quote(unit)}, expected s, ms, us or ns")
     return _PER_SECOND[hit[1]]
 
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.objects import Context, RunnerResult, derive_class, run_secs
 from anatune.adapters.metaschedule.tasks import Proposals, Settings, check_device, check_target, task_model, task_of
-from anatune.codegen.compat import same_structure
-from anatune.codegen.tvm.kernel import PREDICTED, THREADS, annotated_schedule, annotation
+from anatune.codegen.compat import has_same_structure
+from anatune.codegen.tvm.kernel import PREDICTED, THREADS, read_annotated_schedule, read_annotation
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import AnatuneError, WorkloadError
 from anatune.untyped import ms, tvm
@@ -103,15 +103,15 @@ class AnatuneStrategy:
         self.proposals = Proposals(task, self.hardware, self.settings, self.batch)
         self.proposals.trials_left, self.proposals.per_call = int(max_trials), int(num_trials_per_iter)
         for record in database.get_all_tuning_records() if database is not None else ():
-            if not same_structure(record.workload.mod, self.context.mod):
+            if not has_same_structure(record.workload.mod, self.context.mod):
                 continue
             try:
-                schedule = annotated_schedule(record.trace)
+                schedule = read_annotated_schedule(record.trace)
             except AnatuneError:
                 continue  # written by an older version; opening the database reported it already
-            if schedule is None or annotation(record.trace, PREDICTED) is not None:
+            if schedule is None or read_annotation(record.trace, PREDICTED) is not None:
                 continue
-            if annotation(record.trace, THREADS) == task.threads:
+            if read_annotation(record.trace, THREADS) == task.threads:
                 self.proposals.remember(schedule, run_secs(record))
 
     def post_tuning(self) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 
 from anatune.adapters.metaschedule.kernels import register_database, register_files
-from anatune.arguments import checked_path
+from anatune.arguments import check_path
 from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, last_line, register_errors
 from anatune.codegen.tvm.records import TVM_FILES
 from anatune.errors import AnatuneError, RecordError
@@ -61,7 +61,7 @@ def database_files(folder: str | Path) -> tuple[Path, Path]:
     RecordError
         A file is missing.
     """
-    base = checked_path("the database's folder", folder, RecordError)
+    base = check_path("the database's folder", folder, RecordError)
     paths = base / TVM_FILES[0], base / TVM_FILES[1]
     for path in paths:
         if not path.is_file():

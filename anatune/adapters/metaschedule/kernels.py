@@ -18,9 +18,9 @@ from anatune.codegen.compat import TVM_ERRORS, import_meta_schedule, import_tvm,
 from anatune.codegen.tvm.kernel import (
     Names,
     TirTask,
-    annotated_schedule,
-    kernel_names,
-    recorded_kernel,
+    find_kernel_names,
+    read_annotated_schedule,
+    read_recorded_kernel,
     register_kernels,
 )
 from anatune.errors import AnatuneError, RecordError
@@ -61,7 +61,7 @@ def register_files(workloads: Path, records: Path) -> dict[int, str]:
     for number, line in enumerate(lines_of(records), 1):
         try:
             index, (trace, *_) = json.loads(line)
-            kernel = recorded_kernel(trace)
+            kernel = read_recorded_kernel(trace)
         except _DAMAGED:
             problems[number] = _CUT
             continue
@@ -109,11 +109,11 @@ def register_database(database: ms.Database, on_skip: Callable[[str], None] | No
 
 def _register(record: TuningRecord, target: tvm.target.Target | None) -> bool:
     """Register the kernel of a record; if it cannot be built, register the function's own loops and raise."""
-    names = kernel_names(record.trace)
+    names = find_kernel_names(record.trace)
     if names is None:
         return False
     try:
-        schedule = annotated_schedule(record.trace)
+        schedule = read_annotated_schedule(record.trace)
         if target is not None and schedule is not None:
             check_target(target, schedule.hardware)
         return register_kernels(record.workload.mod, record.trace)

@@ -27,7 +27,7 @@ from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.listing.formats import PruneRequest
 from anatune.records.traces import GPU_TILING, Json
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.untyped import tvm
 
 __all__ = ["UNROLL_STEPS", "metaschedule_lines", "with_decisions"]
@@ -70,7 +70,7 @@ def _list_expressible(request: PruneRequest, hardware: GpuSpec) -> Iterator[tupl
     """Yield schedules that MetaSchedule can express; as many as `request.keep` says, if that is a count."""
     counted = isinstance(request.keep, int)
     wanted: int = min(request.most, int(request.keep)) if counted else request.most
-    plain = GpuModel(request.workload, hardware, plain=True)
+    plain = CudaModel(request.workload, hardware, plain=True)
     num_kept = int(request.keep) if counted else request.plain_subset(plain).num_kept
     chosen = list(_choose_expressible(request, plain, min(wanted, num_kept))) if request.may_choose(num_kept) else []
     if chosen:
@@ -92,7 +92,7 @@ def _list_expressible(request: PruneRequest, hardware: GpuSpec) -> Iterator[tupl
         )
 
 
-def _choose_expressible(request: PruneRequest, plain: GpuModel, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
+def _choose_expressible(request: PruneRequest, plain: CudaModel, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
     """Yield a few schedules that MetaSchedule can express, selected in the same way as by `anatune.prune`."""
     model, hardware = request.plain_subset(plain).model, plain.hardware
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.objects import run_secs
 from anatune.adapters.metaschedule.tasks import check_target, device_spec, read_target, task_model, task_of
-from anatune.arguments import checked_function
-from anatune.codegen.compat import import_tvm, operators_left
-from anatune.codegen.tvm.kernel import kernel_names
+from anatune.arguments import check_function
+from anatune.codegen.compat import import_tvm, list_unlowered_operators
+from anatune.codegen.tvm.kernel import find_kernel_names
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import BuildError, RecordError, SpaceError, WorkloadError
 from anatune.files import reason
@@ -71,13 +71,13 @@ def plan_model(
         TVM's MetaSchedule cannot be imported.
     """
     package = meta_schedule()
-    checked_function("plan_model: on_skip", on_skip)
+    check_function("plan_model: on_skip", on_skip)
     hardware, target = device_spec(hw), read_target(target)
     check_target(target, hardware)
     normalise = import_tvm().get_global_func("tvm.s_tir.meta_schedule.normalize_mod")
     functions, operators = _list_functions(normalise(module) if type(module).__name__ == "PrimFunc" else module)
     database = _open_database(folder, on_skip)
-    existing = {(kernel_names(record.trace), *run_secs(record)) for record in database.get_all_tuning_records()}
+    existing = {(find_kernel_names(record.trace), *run_secs(record)) for record in database.get_all_tuning_records()}
     skipped = [f"{name} is not legalised and was not planned; run {_LEGALISE} first" for name in operators]
     planned = 0
     for name, function in functions:
@@ -90,7 +90,7 @@ def plan_model(
         planned += 1
         arguments = package.arg_info.ArgInfo.from_prim_func(function)
         record = package.database.TuningRecord(trace, database.commit_workload(single), [time_s], target, arguments)
-        key = (kernel_names(trace), *run_secs(record))
+        key = (find_kernel_names(trace), *run_secs(record))
         if key not in existing:
             database.commit_tuning_record(record)
             existing.add(key)
@@ -129,7 +129,7 @@ def _list_functions(module: tvm.IRModule) -> tuple[list[tuple[str, tirx.PrimFunc
     if not hasattr(module, "functions_items"):
         raise WorkloadError(f"plan_model: the module is a {type(module).__name__}, expected a tvm.IRModule")
     functions = [(name.name_hint, one) for name, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
-    operators = operators_left(module)
+    operators = list_unlowered_operators(module)
     if not functions:
         left = f"the operators {', '.join(operators)}" if operators else "no operators either"
         raise WorkloadError(

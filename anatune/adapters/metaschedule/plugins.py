@@ -8,7 +8,7 @@ from anatune.adapters.metaschedule.classes import search_strategy, space_generat
 from anatune.adapters.metaschedule.cost import cost_model
 from anatune.adapters.metaschedule.database import meta_schedule
 from anatune.adapters.metaschedule.tasks import Settings, device_spec
-from anatune.arguments import checked_integer, shown
+from anatune.arguments import check_integer, quote
 from anatune.codegen.compat import build_measured
 from anatune.errors import SpaceError
 from anatune.measure.named_hardware import HardwareLike
@@ -67,7 +67,7 @@ def space(hw: HardwareLike = "host", *, designs: int = 1) -> ms.SpaceGenerator:
     designs : int
         The number of schedules, at least 1.
     """
-    return space_generator(device_spec(hw), checked_integer("designs", designs, 1))
+    return space_generator(device_spec(hw), check_integer("designs", designs, 1))
 
 
 def strategy(
@@ -100,7 +100,7 @@ def strategy(
     MissingDependencyError
         TVM's MetaSchedule cannot be imported.
     """
-    batch = checked_integer("batch", batch, 1)
+    batch = check_integer("batch", batch, 1)
     settings: Settings = {"name": check_strategy(name), "seed": seed, "start": check_start(start)}
     return search_strategy(device_spec(hw), settings, batch)
 
@@ -126,8 +126,8 @@ def builder(timeout_s: float = 60.0, max_workers: int | None = None) -> ms.Build
         TVM's MetaSchedule cannot be imported.
     """
     if isinstance(timeout_s, bool) or not isinstance(timeout_s, int | float) or not 0 < timeout_s < math.inf:
-        raise SpaceError(f"timeout_s is {shown(timeout_s)}, expected a number of seconds > 0")
+        raise SpaceError(f"timeout_s is {quote(timeout_s)}, expected a number of seconds > 0")
     if max_workers is not None:
-        max_workers = checked_integer("max_workers", max_workers, 1)
+        max_workers = check_integer("max_workers", max_workers, 1)
     local = meta_schedule().builder.LocalBuilder
     return local(timeout_sec=timeout_s, max_workers=max_workers, f_build=build_measured)

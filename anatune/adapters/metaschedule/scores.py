@@ -15,7 +15,7 @@ from anatune.adapters.metaschedule.objects import TracedSchedule
 from anatune.adapters.metaschedule.tasks import check_kind, unpacked_model
 from anatune.adapters.metaschedule.traces import FunctionMeaning, nests_of, tiling_of
 from anatune.adapters.tvm_tiles.tvm_nest import CompiledNestModel
-from anatune.codegen.tvm.kernel import annotated_schedule
+from anatune.codegen.tvm.kernel import read_annotated_schedule
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
@@ -24,7 +24,7 @@ from anatune.records.traces import CPU_TILING, GPU_TILING, Tiling, UnfitError, m
 from anatune.templates import make_model
 from anatune.templates.base.model import Model, Rule
 from anatune.templates.cpu.model.model import CpuModel
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.untyped import tvm
 
 __all__ = ["CandidateScorer", "CandidateScores", "GpuScorer", "scorer_of"]
@@ -138,7 +138,7 @@ class CandidateScorer(ABC):
         """
         workload = self.known_meaning.workload
         try:
-            kernel_schedule = annotated_schedule(sch.trace)
+            kernel_schedule = read_annotated_schedule(sch.trace)
             if kernel_schedule is not None:
                 return kernel_schedule
             tiling = tiling_of(sch.trace)
@@ -225,7 +225,7 @@ class GpuScorer(CandidateScorer):
     def __init__(self, module: tvm.IRModule, hardware: GpuSpec) -> None:
         super().__init__(module, hardware)
         self._gpu = hardware
-        self._models: dict[int, GpuModel] = {}
+        self._models: dict[int, CudaModel] = {}
         self._kernel_models: dict[tuple[Workload, str], Model] = {}
 
     def _peak_flop_per_s(self) -> float:
@@ -246,10 +246,10 @@ class GpuScorer(CandidateScorer):
         """Return the schedule of the template `cuda` for a tiling, without its stages."""
         return self.known_meaning.gpu_schedule(tiling._replace(stages=1), self._gpu)
 
-    def model(self, stages: int) -> GpuModel:
+    def model(self, stages: int) -> CudaModel:
         """Return the model for tilings with this number of stages."""
         if stages not in self._models:
-            self._models[stages] = GpuModel(self.known_meaning.workload, self._gpu, stages=stages, plain=True)
+            self._models[stages] = CudaModel(self.known_meaning.workload, self._gpu, stages=stages, plain=True)
         return self._models[stages]
 
 

@@ -10,7 +10,7 @@ from typing import TypedDict
 from anatune import api
 from anatune.adapters.logs import read_times
 from anatune.adapters.metaschedule.objects import RunnerResult, TracedSchedule, measurement_of
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.codegen.compat import TVM_ERRORS, import_tvm, lacks_feature, last_line
 from anatune.codegen.tvm.kernel import TASKS, TirTask
 from anatune.core.generation import vendor_limit
@@ -78,7 +78,7 @@ def read_target(target: tvm.target.Target) -> tvm.target.Target:
     try:
         return target_class(target)
     except TVM_ERRORS as error:
-        raise SpaceError(f"target {shown(target)}: {last_line(error)}, expected a tvm.target.Target") from None
+        raise SpaceError(f"target {quote(target)}: {last_line(error)}, expected a tvm.target.Target") from None
 
 
 def check_target(target: tvm.target.Target, hardware: HardwareSpec) -> None:

@@ -15,7 +15,7 @@ from anatune.adapters.triton.operands import (
     dtype_name,
     operand_types,
 )
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS
@@ -70,14 +70,14 @@ class ArgumentNames:
 
     def __init__(self, names: KernelNames | None = None, dtype: object | None = None) -> None:
         if names is not None and not isinstance(names, Mapping):
-            raise SpaceError(f"names is {shown(names)}, expected a mapping such as {{'block_m': 'BLOCK_SIZE_M'}}")
+            raise SpaceError(f"names is {quote(names)}, expected a mapping such as {{'block_m': 'BLOCK_SIZE_M'}}")
         self.names = dict(names or {})
         for key, value in self.names.items():
             if key not in self.spellings:
-                raise SpaceError(f"names: key {shown(key)} is unknown, expected keys among {', '.join(self.spellings)}")
+                raise SpaceError(f"names: key {quote(key)} is unknown, expected keys among {', '.join(self.spellings)}")
             fits = (callable(value) and key in self.sizes) or (isinstance(value, bool) and key in OPTION_FIELDS)
             if not (isinstance(value, str) or fits):
-                raise SpaceError(f"names[{key!r}] is {shown(value)}, expected the kernel's name of it")
+                raise SpaceError(f"names[{key!r}] is {quote(value)}, expected the kernel's name of it")
         self.dtypes = parse_dtypes(dtype)
         self._of_config: dict[tuple[str, ...], list[str | None]] = {}
 
@@ -99,7 +99,7 @@ class ArgumentNames:
         for field, value in zip(TILE_FIELDS, row, strict=True):
             # a bool is an int; 0 for split_k, group_m or num_stages means 1
             if type(value) is not int or value < (0 if field in ("num_stages", "split_k", "group_m") else 1):
-                raise SpaceError(f"configuration {shown(dict(kwargs))}: {field} is {shown(value)}, expected an integer")
+                raise SpaceError(f"configuration {quote(dict(kwargs))}: {field} is {quote(value)}, expected an integer")
         return [max(1, value) for value in row]
 
     def find_block_sizes(self, arguments: Arguments) -> dict[str, Argument]:
@@ -210,7 +210,7 @@ def parse_dtypes(dtype: object | None) -> tuple[str, ...]:
     if not isinstance(dtype, tuple | list):
         return (dtype_name(dtype),)
     if len(dtype) != len(OPERANDS) - 1:
-        raise SpaceError(f"dtype is {shown(dtype)}, expected one type, or a pair such as ('bfloat16', 'int8')")
+        raise SpaceError(f"dtype is {quote(dtype)}, expected one type, or a pair such as ('bfloat16', 'int8')")
     left, right = dtype
     names = (dtype_name(left), PACKED if str(right) == PACKED else dtype_name(right))
     operand_types(None, None, names)

@@ -12,7 +12,7 @@ from anatune.adapters.device import AUTO, GpuLike, find_gpu
 from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import NotJudgedWarning, SpaceError
-from anatune.model.pruning.subset import kept_count
+from anatune.model.pruning.subset import count_kept
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import TILE_FIELDS
 
@@ -115,7 +115,7 @@ class KernelPruner(Mapping[str, object]):
     name: str
 
     def __init__(self, hw: GpuLike, keep: float) -> None:
-        kept_count(keep, 1)
+        count_kept(keep, 1)
         self.keep, self.top_k = keep, 1.0
         self._hw = hw
         self._spec: GpuSpec | None = None if str(hw) == AUTO else find_gpu(hw)
@@ -160,7 +160,7 @@ class KernelPruner(Mapping[str, object]):
 
     def _select_first(self, order: Sequence[int], judged: Container[int]) -> list[int]:
         """Return the indices to keep, given in predicted order; index 0 is kept if several are."""
-        kept = list(order[: kept_count(self.keep, len(order))])
+        kept = list(order[: count_kept(self.keep, len(order))])
         if 0 in judged and 0 not in kept and len(kept) > 1:
             kept[-1] = 0
         return kept

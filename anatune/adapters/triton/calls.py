@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from anatune.adapters.triton.arguments import ArgumentNames
 from anatune.adapters.triton.asked import Config, LaunchGrid, unmodelled_option
 from anatune.adapters.triton.operands import Arguments, descriptor_fault
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpaceError
 from anatune.templates.triton.grouped.problem import GroupedProblem
@@ -131,7 +131,7 @@ def read_tiles(
     unjudged: dict[int, str] = {}
     for index, config in enumerate(configs):
         if not hasattr(config, "kwargs"):
-            unjudged[index] = f"configuration is {shown(config)}, expected a triton.Config"
+            unjudged[index] = f"configuration is {quote(config)}, expected a triton.Config"
         elif option := unmodelled_option(vars(config)):
             unjudged[index] = f"the model does not know the option {option}"
         else:

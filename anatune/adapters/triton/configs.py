@@ -13,7 +13,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.implicit_gemm import implicit_gemm
 from anatune.errors import SpaceError
 from anatune.listing.formats import PruneRequest
-from anatune.model.pruning.subset import kept_count
+from anatune.model.pruning.subset import count_kept
 from anatune.named import import_optional
 from anatune.templates.triton.instructions import has_descriptors
 from anatune.templates.triton.problem import MatmulProblem
@@ -68,7 +68,7 @@ def configs_for(
     DeviceError, UnknownNameError, SpecError
         The device cannot be found, as in `find_gpu`.
     """
-    kept_count(keep, 1)
+    count_kept(keep, 1)
     names = dict(_NAMES if names is None else names)
     reading = ArgumentNames(names, dtype)
     missing = [field for field in ("block_m", "block_n", "block_k") if field not in names]
@@ -87,7 +87,7 @@ def configs_for(
     )
     return [
         make(_meta(names, proposal), num_warps=proposal.tile["num_warps"], num_stages=proposal.tile["num_stages"])
-        for proposal in proposals[: kept_count(keep, len(proposals))]
+        for proposal in proposals[: count_kept(keep, len(proposals))]
     ]
 
 
@@ -131,7 +131,7 @@ def config_lines(request: PruneRequest) -> Iterator[str]:
         extents["m"], extents["n"], extents["k"], "tf32" if workload.dtype == "float32" else dtype_name(workload.dtype)
     )
     proposals = propose(problem, spec, split_k=False, group_m=True)
-    kept = proposals[: min(request.most, kept_count(request.keep, len(proposals)))]
+    kept = proposals[: min(request.most, count_kept(request.keep, len(proposals)))]
     yield f"# {problem.describe()} on {spec.model}: {len(kept)} of {len(proposals)} tile shapes, in predicted order"
     yield "configs = ["
     for tile, time_s, part in kept:

@@ -15,9 +15,9 @@ from anatune.adapters.triton.arguments import OPERANDS, SPELLINGS, ArgumentNames
 from anatune.adapters.triton.calls import CallReading, Problem
 from anatune.adapters.triton.operands import Arguments, operand_types
 from anatune.adapters.triton.pruner import MatmulPruner
-from anatune.arguments import shown
-from anatune.core.workload.operators.scaled import checked_routing
-from anatune.core.workload.routing import Routing, routing_of
+from anatune.arguments import quote
+from anatune.core.workload.operators.scaled import check_routing
+from anatune.core.workload.routing import Routing, parse_routing
 from anatune.errors import SpaceError, WorkloadError
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.problem import DTYPES
@@ -147,11 +147,11 @@ class ExpertNames(ArgumentNames):
         try:
             if not isinstance(routing, str):
                 raise WorkloadError("no word")
-            checked_routing("moe_pruner", routing, 0, 0)
+            check_routing("moe_pruner", routing, 0, 0)
         except WorkloadError:
-            raise SpaceError(f"routing is {shown(routing)}, expected uniform, balanced or power:1.2") from None
+            raise SpaceError(f"routing is {quote(routing)}, expected uniform, balanced or power:1.2") from None
         if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-            raise SpaceError(f"ranks is {shown(ranks)}, expected an integer >= 1")
+            raise SpaceError(f"ranks is {quote(ranks)}, expected an integer >= 1")
         self.routing, self.ranks = routing, ranks
 
     def layer(self, arguments: Arguments) -> GroupedProblem:
@@ -197,12 +197,12 @@ class ExpertNames(ArgumentNames):
             return otherwise[0]
         value = self._size(field, arguments)
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise SpaceError(f"{field} is {shown(value)}, expected an integer >= {least}")
+            raise SpaceError(f"{field} is {quote(value)}, expected an integer >= {least}")
         return value
 
 
 @functools.lru_cache(maxsize=64)
 def _route_rows(routing: str, tokens: int, experts: int, top_k: int, ranks: int) -> Routing:
     """Return the rows of the experts of one rank: an even share of all rows."""
-    routing_all = routing_of(routing, tokens, experts, top_k)
+    routing_all = parse_routing(routing, tokens, experts, top_k)
     return replace(routing_all, experts=routing_all.experts / ranks)

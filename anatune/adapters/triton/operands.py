@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.triton.problem import DTYPES, MatmulProblem
@@ -47,7 +47,7 @@ def dtype_name(given: object) -> str:
     word = str(given).rpartition(".")[2].lower()
     word = _TRITON.get(word, word)
     if word not in KERNEL_DTYPES:
-        raise SpaceError(f"dtype is {shown(str(given))}, expected one of {', '.join((*KERNEL_DTYPES, *_TRITON))}")
+        raise SpaceError(f"dtype is {quote(str(given))}, expected one of {', '.join((*KERNEL_DTYPES, *_TRITON))}")
     return KERNEL_DTYPES[word]
 
 

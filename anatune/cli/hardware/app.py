@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from anatune.cli.hardware.calibrations import calibration_s, learn_nests, tell_calibration, tell_spec, write_detected
+from anatune.cli.hardware.calibrations import (
+    calibration_s,
+    learn_nests,
+    print_calibration,
+    print_spec_summary,
+    write_detected_spec,
+)
 from anatune.cli.options import AsJson, BoardKey, Tracker
 from anatune.cli.output import UsageError, note, print_json, print_lines, print_text
 from anatune.cli.panels import subcommands
@@ -136,14 +142,14 @@ def detect(
     specs: list[GpuSpec | CpuSpec] = [] if print_only else [spec, *gpus]
     path = None
     for device in specs:
-        written = write_detected(device, force=force)
+        written = write_detected_spec(device, force=force)
         path = written if device is spec else path
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "gpus": gpus, "gpu_note": gpu_note})
         return
     gpu_lines = [f"GPU: {gpu.model} ({gpu.arch}); use --hw {gpu.name}" for gpu in gpus] or [f"GPU: none: {gpu_note}"]
     summary = gpu_lines if print_only else [*detected_cpu_lines(spec), *gpu_lines]
-    tell_spec(spec, path, summary, print_only=print_only, kept="use the CPU's spec")
+    print_spec_summary(spec, path, summary, print_only=print_only, kept="use the CPU's spec")
 
 
 @app.command("calibrate")
@@ -198,7 +204,7 @@ def calibrate(
         path = write_host_spec(spec=spec) if writes else None
         if path is not None and nests:
             learned = learn_nests(spec, path, 60 * minutes - (time.monotonic() - began), show)
-    tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
+    print_calibration(result, path, learned, print_only=print_only, as_json=as_json)
 
 
 def _gpu_index(what: str) -> int | None:
@@ -239,4 +245,4 @@ def _calibrate_gpu(index: int, *, print_only: bool, as_json: bool, minutes: floa
         )
         return
     summary = [*gpu_calibration_lines(spec, result.numbers), *result.notes]
-    tell_spec(spec, path, summary, print_only=print_only)
+    print_spec_summary(spec, path, summary, print_only=print_only)

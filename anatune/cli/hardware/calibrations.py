@@ -61,7 +61,7 @@ def learn_nests(
         return None
 
 
-def tell_calibration(
+def print_calibration(
     result: Calibration, path: Path | None, learned: Learned | None, *, print_only: bool, as_json: bool
 ) -> None:
     """Print the results of a calibration and the file that holds them."""
@@ -94,10 +94,10 @@ def tell_calibration(
     summary = [*cpu_calibration_lines(spec), *result.notes, *prediction_lines(result)]
     if learned is not None:
         summary += nest_lines(learned)
-    tell_spec(spec, path, summary, print_only=print_only)
+    print_spec_summary(spec, path, summary, print_only=print_only)
 
 
-def write_detected(spec: HardwareSpec, *, force: bool) -> Path | None:
+def write_detected_spec(spec: HardwareSpec, *, force: bool) -> Path | None:
     """Write a detected spec and return the file; if a calibrated spec is there, keep it, note that and return None."""
     from anatune.measure.cpu.host_files import calibrated_file, write_host_spec
 
@@ -108,7 +108,7 @@ def write_detected(spec: HardwareSpec, *, force: bool) -> Path | None:
     return None
 
 
-def tell_spec(
+def print_spec_summary(
     spec: HardwareSpec, path: Path | None, summary: list[str], *, print_only: bool, kept: str = "use it"
 ) -> None:
     """Print the file that holds a spec, or with `print_only` the spec itself, and a summary.

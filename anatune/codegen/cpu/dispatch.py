@@ -21,7 +21,7 @@ from anatune.templates.cpu.program.ranged import ranged_program
 from anatune.templates.cpu.range_space import schedule_at
 from anatune.untyped import tvm
 
-__all__ = ["Dispatch", "LoweredRange", "RangeArtifact", "build_range", "dispatch_of", "lower_range"]
+__all__ = ["Dispatch", "LoweredRange", "RangeArtifact", "build_range", "lower_range", "make_dispatch"]
 
 
 class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -76,7 +76,7 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.lasts[number - 1] + 1 if number else self.first
 
 
-def dispatch_of(plan: RangePlan) -> Dispatch:
+def make_dispatch(plan: RangePlan) -> Dispatch:
     """Return the assignment of extents to programs in a plan for a range."""
     return Dispatch(
         axis=plan.workload.axis,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from anatune.core.sizes import symbols_of
-from anatune.emit.kernels import loop_over
+from anatune.emit.kernels import write_loop_head
 from anatune.emit.script import Script, open_function, shape_tuple, whole_region
 
 
@@ -34,7 +34,7 @@ def divisor_program(kernel: DivisorKernel, name: str, threads: int, _: object) -
     text.line(f"T.writes(result[{whole_region(kernel.shape)}])")
     variables = [f"i{axis}" for axis in range(len(kernel.shape))]
     index = ", ".join(variables) or "()"
-    heads = [loop_over(place, size, parallel=False) for place, size in zip(variables, kernel.shape, strict=True)]
+    heads = [write_loop_head(place, size, parallel=False) for place, size in zip(variables, kernel.shape, strict=True)]
     message = f"{kernel.operator} of {kernel.dtype}: a divisor is zero"
     with text.scope(*heads):
         text.line(f'assert data[{index}] != T.{kernel.dtype}(0), ("ZeroDivisionError", ["{message}"])')

@@ -20,7 +20,7 @@ from anatune.core.accuracy import error_of
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.cpu.program.program import CpuProgram
 
 _STACK = re.compile(r"-?\d*\((%rsp|%rbp)(?:,[^)]*)?\)|\[(sp|x29)(?:, [^]]*)?\]")
@@ -62,7 +62,7 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     schedule.check()
     if schedule.hardware.kind != "cpu":
         raise BuildError(f"schedule is for {schedule.hardware.name}, expected a CPU; codegen.cuda.lower is for GPUs")
-    program = program_of(schedule, threads, prepacked=prepacked)
+    program = write_program(schedule, threads, prepacked=prepacked)
     tvm = import_tvm()
     functions = {"main": parse_program(program.main, program.llvm)}
     for tensor, text in program.packing.items():
@@ -71,9 +71,9 @@ def lower(schedule: Schedule, *, threads: int = 1, prepacked: bool = True) -> Lo
     return LoweredCpuSchedule(schedule, module, target_of(schedule.hardware, threads=threads), program)
 
 
-def program_of(schedule: Schedule, threads: int, **options: object) -> CpuProgram:
+def write_program(schedule: Schedule, threads: int, **options: object) -> CpuProgram:
     """Return the program that a schedule's template writes; `options` are the template's; errors as in `lower`."""
-    write: Callable[..., CpuProgram] = template_named(schedule.check().template).program
+    write: Callable[..., CpuProgram] = get_template(schedule.check().template).program
     return write(schedule, threads=threads, **options)
 
 

@@ -34,7 +34,7 @@ from anatune.emit.buffer import Buffer
 from anatune.emit.kernels import vector_attributes
 from anatune.emit.script import Script, buffer_type, open_function
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
-from anatune.templates.cpu.program.register_tile import Microkernel, Operand, Result
+from anatune.templates.cpu.program.register_tile import Microkernel, Result, TileOperand
 from anatune.untyped import tvm
 
 __all__ = [
@@ -208,8 +208,10 @@ def fma_probe(
         body="multiply_add",
         accumulator=accumulator,
         operands=(
-            Operand(widened or dtype, 0, _steps(rows, group if widened else 0), *unchanging, masked=False, group=group),
-            Operand(dtype, group, (0,) * rows, *unchanging, masked=False, group=group),
+            TileOperand(
+                widened or dtype, 0, _steps(rows, group if widened else 0), *unchanging, masked=False, group=group
+            ),
+            TileOperand(dtype, group, (0,) * rows, *unchanging, masked=False, group=group),
         ),
         result=Result(accumulator, 1, _steps(rows, vectors * lanes)),
         trips=(trips,),
@@ -240,8 +242,8 @@ def broadcast_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) ->
         body="multiply_add",
         accumulator="float32",
         operands=(
-            Operand("float32", 0, elements, (rows * steps,), _steps(steps, rows), masked=False),
-            Operand("float32", 1, (0,) * rows, (0,), (0,) * steps, masked=False),
+            TileOperand("float32", 0, elements, (rows * steps,), _steps(steps, rows), masked=False),
+            TileOperand("float32", 1, (0,) * rows, (0,), (0,) * steps, masked=False),
         ),
         result=Result("float32", 1, _steps(rows, lanes)),
         trips=(_BROADCAST_TRIPS,),
@@ -294,8 +296,8 @@ def tile_probe(
         body="multiply_add",
         accumulator="float32",
         operands=(
-            Operand("float32", 0, tuple(range(rows)), (unroll * rows,), _steps(unroll, rows), masked=False),
-            Operand("float32", 1, (0,) * rows, (unroll * width,), _steps(unroll, width), masked=False),
+            TileOperand("float32", 0, tuple(range(rows)), (unroll * rows,), _steps(unroll, rows), masked=False),
+            TileOperand("float32", 1, (0,) * rows, (unroll * width,), _steps(unroll, width), masked=False),
         ),
         result=Result("float32", 1, _steps(rows, width)),
         trips=(depth // unroll,),

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from anatune.codegen.compat import (
     DevicePart,
     generate_cuda_source,
-    gpu_target_of,
     import_tvm,
     lower_device_part,
+    make_gpu_target,
     parse_program,
 )
 from anatune.codegen.cuda.preamble import make_preamble
@@ -20,7 +20,7 @@ from anatune.codegen.lowered import LoweredSchedule
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.gpu.kernel import CudaKernel, KernelProgram, Launch
 from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.gpu.rules import gpu_of
@@ -62,7 +62,7 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
     hardware = schedule.check().hardware
     if hardware.kind != "gpu":
         raise BuildError(f"schedule is for {hardware.name}, expected a GPU; anatune.codegen.cpu.lower builds for CPUs")
-    program = template_named(schedule.template).program(schedule, ranged=ranged)
+    program = get_template(schedule.template).program(schedule, ranged=ranged)
     if not isinstance(program, KernelProgram):
         raise BuildError(
             f"schedules of the template {schedule.template} are compiled by Triton and have no TVM module; use "
@@ -70,7 +70,7 @@ def lower_gpu(schedule: Schedule, threads: int = 1, ranged: Ranged | None = None
         )
     function = parse_program(program.script, "").with_attr(PLAIN_INDICES, True)
     module = import_tvm().IRModule({"main": function})
-    return LoweredGpuSchedule(schedule, module, gpu_target_of(gpu_of(schedule)), program)
+    return LoweredGpuSchedule(schedule, module, make_gpu_target(gpu_of(schedule)), program)
 
 
 def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
@@ -96,10 +96,10 @@ def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
     >>> kernel.grid, kernel.at(100).grid, kernel.at(100).scalars
     (64, 8, (100,))
     """
-    return named_kernel(schedule, _MAIN, ranged)[0]
+    return make_named_kernel(schedule, _MAIN, ranged)[0]
 
 
-def named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) -> tuple[CudaKernel, DevicePart]:
+def make_named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) -> tuple[CudaKernel, DevicePart]:
     """Return the CUDA C of a schedule with kernels called ``<name>_kernel<...>``, and the TVM module behind it.
 
     Errors as `lower_gpu`.

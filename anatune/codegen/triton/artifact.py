@@ -31,7 +31,7 @@ __all__ = [
     "compile_entry",
     "compile_images",
     "compiler_version",
-    "launch_of",
+    "make_launch",
     "set_up",
     "write_program",
 ]
@@ -96,7 +96,7 @@ def write_program(
         The files cannot be written.
     """
     first, *after = (
-        launch_of(kernel, image, *write_image(image, folder))
+        make_launch(kernel, image, *write_image(image, folder))
         for kernel, image in zip(program.kernels, images, strict=True)
     )
     artifact = GpuArtifact(
@@ -127,7 +127,7 @@ def _explained_error(schedule: Schedule) -> float:
     return TRUNCATION * rounding_error(workload) + cut_off
 
 
-def launch_of(kernel: TritonKernel, image: Cubin, path: str = "", digest: str = "") -> Launch:
+def make_launch(kernel: TritonKernel, image: Cubin, path: str = "", digest: str = "") -> Launch:
     """Return the launch of a compiled kernel; Triton has chosen its threads and shared memory."""
     assert image.threads is not None
     assert image.dynamic_shared_bytes is not None
@@ -155,7 +155,7 @@ def compile_entry(schedule: Schedule, folder: Path, *, threads: int = 1) -> Comp
     """
     program, hardware = TRITON.program(schedule), gpu_of(schedule)
     image = compile_kernel(program, program.kernels[0], hardware)
-    launch = launch_of(program.kernels[0], image)
+    launch = make_launch(program.kernels[0], image)
     check_resources(_PrincipalKernel(launch.block, launch.shared_bytes, image.facts), hardware)
     return image.facts.with_dynamic(launch.dynamic_shared_bytes)
 

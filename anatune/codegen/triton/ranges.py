@@ -5,7 +5,7 @@ from __future__ import annotations
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.errors import SpaceError
 from anatune.model.ranges.plan import RangePlan
-from anatune.templates import TRITON, template_named
+from anatune.templates import TRITON, get_template
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.triton.program.kernel import TritonProgram
@@ -24,6 +24,6 @@ def range_kernels(plan: RangePlan) -> list[CudaKernel | TritonProgram]:
     kernels: list[CudaKernel | TritonProgram] = []
     for number, program in enumerate(plan.programs):
         of_range = Ranged(plan.workload.axis, plan.least(number), program.last)
-        is_triton = template_named(program.schedule.template).toolchain == "triton"
+        is_triton = get_template(program.schedule.template).toolchain == "triton"
         kernels.append((TRITON.program if is_triton else cuda_kernel)(program.schedule, of_range))
     return kernels

@@ -24,7 +24,7 @@ from anatune.codegen.tvm.nest import BlockNest, check_loops, read_block
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, WorkloadError
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.cpu.program.program import program_of
 from anatune.untyped import tirx, tvm
 
@@ -34,10 +34,10 @@ __all__ = [
     "THREADS",
     "Names",
     "TirTask",
-    "annotated_schedule",
-    "annotation",
-    "kernel_names",
-    "recorded_kernel",
+    "find_kernel_names",
+    "read_annotated_schedule",
+    "read_annotation",
+    "read_recorded_kernel",
     "register_kernels",
 ]
 
@@ -252,7 +252,7 @@ class GpuTirTask(TirTask):
 
     def _kernel(self, schedule: Schedule, prefix: str) -> tirx.PrimFunc:
         self._check(schedule)
-        program = template_named(schedule.template).program(schedule)
+        program = get_template(schedule.template).program(schedule)
         return parse_program(program.script, "")
 
     def _spread(self, sch: tvm.s_tir.Schedule, block: tvm.s_tir.schedule.SBlockRV) -> None:
@@ -269,7 +269,7 @@ TASKS = {"cpu": TirTask, "gpu": GpuTirTask}
 """Kind of device -> class of its tasks."""
 
 
-def annotated_schedule(trace: tvm.s_tir.schedule.Trace) -> Schedule | None:
+def read_annotated_schedule(trace: tvm.s_tir.schedule.Trace) -> Schedule | None:
     """Return the schedule in a trace of `TirTask.schedule`, or None if it has none.
 
     Raises
@@ -277,7 +277,7 @@ def annotated_schedule(trace: tvm.s_tir.schedule.Trace) -> Schedule | None:
     SpaceError, WorkloadError
         The annotation is damaged.
     """
-    text = annotation(trace, ANNOTATION)
+    text = read_annotation(trace, ANNOTATION)
     return None if text is None else Schedule.from_json(str(text))
 
 
@@ -300,20 +300,22 @@ def register_kernels(module: tvm.IRModule, trace: tvm.s_tir.schedule.Trace) -> b
     BuildError, SpaceError, WorkloadError
         The trace does not fit the module, or its schedule is damaged.
     """
-    names = kernel_names(trace)
-    schedule = annotated_schedule(trace) if names is not None else None
+    names = find_kernel_names(trace)
+    schedule = read_annotated_schedule(trace) if names is not None else None
     if schedule is None:
         return False
-    TASKS[schedule.hardware.kind](module, int(annotation(trace, THREADS) or 1)).schedule(schedule, names)
+    TASKS[schedule.hardware.kind](module, int(read_annotation(trace, THREADS) or 1)).schedule(schedule, names)
     return True
 
 
-def kernel_names(trace: tvm.s_tir.schedule.Trace) -> Names | None:
+def find_kernel_names(trace: tvm.s_tir.schedule.Trace) -> Names | None:
     """Return the names of anatune's intrinsics in a trace (``tvm.s_tir.schedule.Trace``), or None if it has none."""
     return _own_names([str(item.attrs[0]) for item in trace.insts if str(item.kind.name) == "Tensorize"])
 
 
-def recorded_kernel(trace: Sequence[Sequence[tuple[str, list[str], list[str], list[str]]]]) -> tuple[Names, int] | None:
+def read_recorded_kernel(
+    trace: Sequence[Sequence[tuple[str, list[str], list[str], list[str]]]],
+) -> tuple[Names, int] | None:
     """Return the names and threads of the kernel in a recorded trace, ``[instructions, decisions]`` as in databases.
 
     The result is None if the trace contains no kernel of anatune.
@@ -329,7 +331,7 @@ def _own_names(names: list[str]) -> Names | None:
     return (names[0], names[1]) if len(names) == 2 and all(name.startswith("anatune.") for name in names) else None
 
 
-def annotation(trace: tvm.s_tir.schedule.Trace, key: str) -> str | int | None:
+def read_annotation(trace: tvm.s_tir.schedule.Trace, key: str) -> str | int | None:
     """Return the value of an annotation in a trace, or None."""
     notes = (one for one in trace.insts if str(one.kind.name) == "Annotate")
     return next((one.inputs[1] for one in notes if [str(attr) for attr in one.attrs] == [key]), None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Literal
 
-from anatune.core.hardware.groups import Group
+from anatune.core.hardware.groups import SpecGroup
 from anatune.errors import SpecError
 
 
-class CpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CpuCompute(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cores, their SIMD units and their ports (one thread a core)."""
 
     num_cores: int
@@ -47,7 +47,7 @@ class CpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
         return float(self.parallel_speedup or self.num_cores)
 
 
-class CacheLevel(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CacheLevel(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The data caches of one level."""
 
     size_bytes: int
@@ -60,7 +60,7 @@ class CacheLevel(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     latency_cycles: float
 
 
-class CpuDram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CpuDram(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Main memory of a CPU."""
 
     bandwidth_bytes_per_s: float
@@ -70,7 +70,7 @@ class CpuDram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     latency_s: float
 
 
-class CpuLaunch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class CpuLaunch(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Costs of starting work."""
 
     parallel_start_s: float
@@ -81,7 +81,7 @@ class CpuLaunch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cycles of a microkernel call beyond its steps, stores included; much of it overlaps with the next call."""
 
 
-class DotInstruction(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class DotInstruction(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An instruction that adds the products of neighbouring operand elements to each lane of the result."""
 
     rate: float
@@ -90,7 +90,7 @@ class DotInstruction(Group, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """Cycles until another instruction can add to the result."""
 
 
-class TileUnit(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TileUnit(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The AMX unit of a core: cycles of operations on whole tiles of 16 rows of 64 bytes."""
 
     product_cycles: float
@@ -102,7 +102,7 @@ class TileUnit(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     store_cycles: float
 
 
-class MicrokernelTable(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class MicrokernelTable(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Register tiles of float32 and the share of the peak that each reached alone, with operands in the L1 cache.
 
     Source: [TACO22] Sec. 4.1. The strategy `structured` draws tiles from this table if the spec has one.

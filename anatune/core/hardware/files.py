@@ -19,7 +19,7 @@ from typing import Any, cast
 
 import msgspec
 
-from anatune.core.hardware.groups import Group
+from anatune.core.hardware.groups import SpecGroup
 from anatune.core.hardware.reading import SpecFinding, read_spec
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
 from anatune.errors import SpecError, UnknownNameError
@@ -241,7 +241,7 @@ def check_spec_file(path: str | Path) -> list[SpecFinding]:
     findings.append(SpecFinding("note", "compute.fp32_peak_flop_per_s", peak))
     for key in spec.__struct_fields__:
         group = getattr(spec, key)
-        if isinstance(group, Group) and group.unverified:
+        if isinstance(group, SpecGroup) and group.unverified:
             findings.append(SpecFinding("note", key, f"unverified: {', '.join(group.unverified)}"))
     return findings
 

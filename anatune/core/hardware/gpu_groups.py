@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import msgspec
 
-from anatune.core.hardware.groups import Group
+from anatune.core.hardware.groups import SpecGroup
 
 
-class GpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GpuCompute(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Streaming multiprocessors (NVIDIA: SM, AMD: CU), their arithmetic and their thread limits."""
 
     num_sms: int
@@ -33,7 +33,7 @@ class GpuCompute(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Share of the theoretical peak that compiled FMA code reaches (calibrated per architecture)."""
 
 
-class Registers(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Registers(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The register file (32-bit registers)."""
 
     per_sm: int
@@ -44,7 +44,7 @@ class Registers(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     num_sub_partitions: int = 4
 
 
-class SharedMemory(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SharedMemory(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Software-managed memory of an SM (NVIDIA: shared memory, AMD: LDS)."""
 
     per_sm_bytes: int
@@ -58,14 +58,14 @@ class SharedMemory(Group, frozen=True, forbid_unknown_fields=True, kw_only=True)
     latency_cycles: float = 29.0
 
 
-class L1Cache(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class L1Cache(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """First-level data cache of an SM (its whole array where it is unified with shared memory)."""
 
     size_bytes: int
     latency_cycles: float
 
 
-class L2Cache(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class L2Cache(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The cache all SMs share."""
 
     size_bytes: int
@@ -75,7 +75,7 @@ class L2Cache(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Bandwidth of all SMs together while many waves of several blocks an SM read tiles; None: as above."""
 
 
-class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Dram(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Device memory of a GPU."""
 
     bandwidth_bytes_per_s: float
@@ -88,14 +88,14 @@ class Dram(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Size of the device's memory; left out: unknown."""
 
 
-class GpuLaunch(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class GpuLaunch(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Cost of starting a kernel."""
 
     overhead_s: float
     """Time of an empty kernel inside a stream of launches."""
 
 
-class Compiler(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Compiler(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Limits of the device's compiler, which restrict schedules as much as the hardware does."""
 
     registers_per_thread: int
@@ -104,7 +104,7 @@ class Compiler(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Largest loop body, in statements, that the compiler unrolls completely on its own."""
 
 
-class TensorCores(Group, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class TensorCores(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Matrix units (NVIDIA: tensor cores, AMD: matrix cores): rates of the whole device for dense operands.
 
     Sums are kept in float32 or int32. If a rate is left out, here and in JSON, the device has no instruction for it.

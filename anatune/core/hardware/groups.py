@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.decoding import converted
+from anatune.decoding import convert
 from anatune.errors import SpecError
 
 
@@ -27,7 +27,7 @@ class _PlausibleRange(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 @functools.cache
 def _ranges() -> dict[str, _PlausibleRange]:
     """Return the plausible values in ``groups.toml``, by key."""
-    return converted(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()), dict[str, _PlausibleRange])
+    return convert(msgspec.toml.decode(Path(__file__).with_suffix(".toml").read_bytes()), dict[str, _PlausibleRange])
 
 
 def value_problem(group: str, key: str, value: object) -> str | None:
@@ -63,7 +63,7 @@ def value_problem(group: str, key: str, value: object) -> str | None:
     return f"{text}; it looks like {' or '.join(hints)}" if hints else text
 
 
-class Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SpecGroup(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A table of a spec file: its numbers, their source, and which of them nobody has verified."""
 
     source: str

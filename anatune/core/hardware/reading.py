@@ -16,7 +16,7 @@ import msgspec
 from anatune.core.hardware.dot import dot_features, tile_features
 from anatune.core.hardware.groups import value_problem
 from anatune.core.hardware.spec import CpuSpec, GpuSpec, HardwareSpec
-from anatune.decoding import converted
+from anatune.decoding import convert
 from anatune.files import read_file, reason
 
 _KINDS: dict[str, type[GpuSpec] | type[CpuSpec]] = {"gpu": GpuSpec, "cpu": CpuSpec}
@@ -58,7 +58,7 @@ def read_spec(path: Path) -> tuple[HardwareSpec | None, list[SpecFinding]]:
     if findings:
         return None, findings
     try:
-        spec: HardwareSpec = converted(tree | {"kind": tag}, kind)
+        spec: HardwareSpec = convert(tree | {"kind": tag}, kind)
     except msgspec.ValidationError as error:
         return None, [SpecFinding("error", "", f"{error}; correct the file")]
     if spec.kind == "gpu":
@@ -95,7 +95,7 @@ def _walk(struct: type[msgspec.Struct], table: dict[str, object], prefix: str) -
             yield from _walk(kind, value, f"{prefix}{key}.")
             continue
         try:
-            converted(value, fields[key][0])
+            convert(value, fields[key][0])
         except msgspec.ValidationError:
             yield SpecFinding("error", prefix + key, f"got {value!r}, expected {_type_text(fields[key][0])}")
             continue

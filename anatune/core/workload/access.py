@@ -17,7 +17,7 @@ from typing import Literal
 
 import msgspec
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import WorkloadError
 
 FLOAT8_DTYPES = ("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
@@ -89,7 +89,7 @@ def check_name(what: str, name: object, *, is_tensor: bool) -> None:
     is_identifier = isinstance(name, str) and re.fullmatch("[A-Za-z][A-Za-z0-9_]{0,63}", name)
     if not is_identifier or (is_tensor and (name in _RESERVED or _INNER.fullmatch(str(name)))):
         raise WorkloadError(
-            f"{what} is called {shown(name)}, expected a letter, then letters, digits and '_' (at most 64), and no "
+            f"{what} is called {quote(name)}, expected a letter, then letters, digits and '_' (at most 64), and no "
             "word that generated code uses; call it for example data or A"
         )
 
@@ -105,11 +105,11 @@ class Axis(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         check_name("axis", self.name, is_tensor=False)
         if not is_integer(self.extent, 1):
             raise WorkloadError(
-                f"axis {self.name!r}: extent is {shown(self.extent)}, expected an integer from 1 to {MAX_INTEGER}; "
+                f"axis {self.name!r}: extent is {quote(self.extent)}, expected an integer from 1 to {MAX_INTEGER}; "
                 "give the real size"
             )
         if self.kind not in ("spatial", "reduction"):
-            raise WorkloadError(f"axis {self.name!r}: kind is {shown(self.kind)}, expected spatial or reduction")
+            raise WorkloadError(f"axis {self.name!r}: kind is {quote(self.kind)}, expected spatial or reduction")
 
 
 class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -121,7 +121,7 @@ class Term(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         if not is_integer(self.coefficient, 1):
             raise WorkloadError(
-                f"index term of axis {shown(self.axis)}: coefficient is {shown(self.coefficient)}, expected an integer "
+                f"index term of axis {quote(self.axis)}: coefficient is {quote(self.coefficient)}, expected an integer "
                 f"from 1 to {MAX_INTEGER}; leave out terms that do not move the index"
             )
 
@@ -148,11 +148,11 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
         check_name("tensor", self.tensor, is_tensor=True)
         label = f"tensor {self.tensor!r}"
         if self.dtype not in DTYPE_BYTES:
-            raise WorkloadError(f"{label} has dtype {shown(self.dtype)}, expected one of {', '.join(DTYPE_BYTES)}")
+            raise WorkloadError(f"{label} has dtype {quote(self.dtype)}, expected one of {', '.join(DTYPE_BYTES)}")
         parts = (self.shape, self.indices, self.offsets, *(self.indices if isinstance(self.indices, tuple) else ()))
         if not all(isinstance(part, tuple) for part in parts):
             raise WorkloadError(
-                f"{label}: shape, indices, each index and offsets are tuples; got {shown(self.indices)}"
+                f"{label}: shape, indices, each index and offsets are tuples; got {quote(self.indices)}"
             )
         if not len(self.shape) == len(self.indices) == len(self.offsets):
             raise WorkloadError(f"{label} has shape {self.shape}, expected one index and one offset per dimension")
@@ -162,13 +162,13 @@ class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defau
                 "elements); give the real sizes"
             )
         if not all(is_integer(offset, -MAX_INTEGER) for offset in self.offsets):
-            raise WorkloadError(f"{label} has offsets {shown(self.offsets)}, expected integers of up to {MAX_INTEGER}")
+            raise WorkloadError(f"{label} has offsets {quote(self.offsets)}, expected integers of up to {MAX_INTEGER}")
         if not all(isinstance(term, Term) for terms in self.indices for term in terms):
-            raise WorkloadError(f"{label} has indices {shown(self.indices)}, expected a Term for each axis that moves")
+            raise WorkloadError(f"{label} has indices {quote(self.indices)}, expected a Term for each axis that moves")
         low, high = INTEGER_RANGE[self.dtype] if self.dtype in ("int8", "uint8") else (0, 0)
         if not is_integer(self.zero_point, low) or self.zero_point > high:
             raise WorkloadError(
-                f"{label} of {self.dtype} has zero point {shown(self.zero_point)}, expected an integer from {low} to "
+                f"{label} of {self.dtype} has zero point {quote(self.zero_point)}, expected an integer from {low} to "
                 f"{high}; leave it out for 0"
             )
         for terms in self.indices:

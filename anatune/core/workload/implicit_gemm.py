@@ -23,7 +23,7 @@ _WARP = 32
 _SECTOR_BYTES = 32
 
 
-class Operand(NamedTuple):
+class GemmOperand(NamedTuple):
     """A factor of the product, and how the kernel fetches it.
 
     Attributes
@@ -63,12 +63,12 @@ class ImplicitGemm(NamedTuple):
     m: tuple[str, ...]
     n: tuple[str, ...]
     k: tuple[str, ...]
-    left: Operand
-    right: Operand
+    left: GemmOperand
+    right: GemmOperand
     extents: dict[str, int]
 
     @property
-    def operands(self) -> tuple[Operand, Operand]:
+    def operands(self) -> tuple[GemmOperand, GemmOperand]:
         """The left and the right operand."""
         return self.left, self.right
 
@@ -197,12 +197,12 @@ def _widest(access: Access) -> int:
     return VECTOR_BYTES // DTYPE_BYTES[access.dtype]
 
 
-def _operand(workload: Workload, access: Access, name: str, rows: tuple[str, ...], k: tuple[str, ...]) -> Operand:
+def _operand(workload: Workload, access: Access, name: str, rows: tuple[str, ...], k: tuple[str, ...]) -> GemmOperand:
     by_rows, by_k = (vector_width(access, axes, workload, _widest(access)) for axes in (rows, k))
     along_k = by_k > by_rows
     if by_k == by_rows:
         along_k = touched_bytes(access, k, workload) < touched_bytes(access, rows, workload)
-    return Operand(access, name, along_k, max(by_rows, by_k), guarded_dimensions(access, workload))
+    return GemmOperand(access, name, along_k, max(by_rows, by_k), guarded_dimensions(access, workload))
 
 
 class FetchPattern(NamedTuple):

@@ -101,10 +101,10 @@ def _sum(write: Access, extents: Mapping[str, int]) -> tuple[Access, ...]:
 
 def _experts_bytes(reads: Sequence[Access], extents: Mapping[str, int], attributes: Mapping[str, object]) -> int:
     """Return the bytes of the operands, with the weights of only those experts that have rows."""
-    from anatune.core.workload.routing import routing_of
+    from anatune.core.workload.routing import parse_routing
 
     sizes = [attributes[name] for name in ("tokens", "experts", "top_k")]
-    active = routing_of(attributes["routing"], *sizes).num_active  # type: ignore[arg-type]
+    active = parse_routing(attributes["routing"], *sizes).num_active  # type: ignore[arg-type]
     share = active / attributes["experts"]  # type: ignore[operator]
     return sum(
         math.floor(read.num_bytes * (share if read.tensor.startswith("weight") else 1.0) + 0.5) for read in reads

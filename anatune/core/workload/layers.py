@@ -27,7 +27,7 @@ import difflib
 from collections.abc import Callable
 from functools import partial
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import conv2d, matmul
 from anatune.errors import UnknownNameError
@@ -131,7 +131,7 @@ def layer(name: str) -> Workload:
     network, colon, short = name.strip().partition(":") if isinstance(name, str) else ("", "", "")
     if not colon:
         raise UnknownNameError(
-            f"layer {shown(name)} is unknown, expected network:layer with a network of {', '.join(_NETWORKS)}; "
+            f"layer {quote(name)} is unknown, expected network:layer with a network of {', '.join(_NETWORKS)}; "
             "write for example resnet18:C2"
         )
     members = _NETWORKS.get(network.lower())

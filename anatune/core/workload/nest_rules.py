@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.access import Access, Axis, is_integer
 from anatune.core.workload.kernels import KERNELS, check_kernel_dtypes
 from anatune.core.workload.number_formats import (
@@ -61,15 +61,15 @@ def check_nest(
         A part is wrong; the message names it, what was got and what was expected.
     """
     if not isinstance(operator, str):
-        raise WorkloadError(f"operator is {shown(operator)}, expected its name")
+        raise WorkloadError(f"operator is {quote(operator)}, expected its name")
     _check_kinds(operator, axes, reads, write, epilogue, epilogue_reads)
     names = [axis.name for axis in axes]
     if len(set(names)) != len(names):
         raise WorkloadError(f"{operator}: axis names {names} repeat; give every loop its own name")
     if not isinstance(body, str) or body not in BODIES:
-        raise WorkloadError(f"{operator}: body is {shown(body)}, expected one of {', '.join(BODIES)}")
+        raise WorkloadError(f"{operator}: body is {quote(body)}, expected one of {', '.join(BODIES)}")
     if not is_integer(flop_per_point, 0):
-        raise WorkloadError(f"{operator}: flop_per_point is {shown(flop_per_point)}, expected an integer >= 0")
+        raise WorkloadError(f"{operator}: flop_per_point is {quote(flop_per_point)}, expected an integer >= 0")
     if not reads:
         raise WorkloadError(f"{operator}: reads is empty, expected at least one operand")
     kinds = [axis.kind for axis in axes]
@@ -107,7 +107,7 @@ def _check_kinds(operator: str, axes: object, reads: object, write: object, *mor
     ):
         if not isinstance(items, tuple) or not all(isinstance(item, expected_type) for item in items):
             raise WorkloadError(
-                f"{operator}: {what} is {shown(items)}, expected {expected_type.__name__} objects in a tuple"
+                f"{operator}: {what} is {quote(items)}, expected {expected_type.__name__} objects in a tuple"
             )
         if len(items) > _MOST:
             raise WorkloadError(f"{operator}: {len(items)} {what}, expected at most {_MOST}")
@@ -195,7 +195,7 @@ def _check_epilogue(
 ) -> None:
     if any(step not in EPILOGUE_STEPS for step in epilogue) or len(set(epilogue)) < len(epilogue):
         raise WorkloadError(
-            f"{operator}: epilogue is {shown(list(epilogue))}, expected each of {', '.join(EPILOGUE_STEPS)} at most "
+            f"{operator}: epilogue is {quote(list(epilogue))}, expected each of {', '.join(EPILOGUE_STEPS)} at most "
             "once"
         )
     is_scaled = body == "scaled_matmul"

@@ -41,7 +41,7 @@ def layout_word(data: Order, result: Order, num_dimensions: int) -> str:
     return words[0] if data == result else ":".join(words)
 
 
-def order_named(word: object, num_dimensions: int) -> Order | None:
+def parse_order(word: object, num_dimensions: int) -> Order | None:
     """Return the order that a word names, or None; the words for two dimensions are accepted for any number.
 
     Examples

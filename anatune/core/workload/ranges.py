@@ -19,7 +19,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import is_iterable, shown
+from anatune.arguments import is_iterable, quote
 from anatune.core.workload.access import MAX_INTEGER, Access
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
@@ -55,10 +55,10 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
         if self.axis not in self.largest.extents:
             axes = ", ".join(self.largest.extents)
             raise WorkloadError(
-                f"range: {self.largest.operator} has no axis {shown(self.axis)}, expected one of {axes}"
+                f"range: {self.largest.operator} has no axis {quote(self.axis)}, expected one of {axes}"
             )
         if not self.extents or self.extents[-1] != self.largest.extents[self.axis]:
-            raise WorkloadError(f"range: extents {shown(self.extents)} do not end with the workload's own")
+            raise WorkloadError(f"range: extents {quote(self.extents)} do not end with the workload's own")
         check_rangeable(self.largest, self.axis)
 
     def __repr__(self) -> str:
@@ -176,7 +176,7 @@ def _find_attribute(workload: Workload, axis: str) -> str:
     )
 
 
-def ranged(workload: Workload, axis: object, extents: object) -> RangedWorkload:
+def make_ranged_workload(workload: Workload, axis: object, extents: object) -> RangedWorkload:
     """Return a workload with many extents of one axis.
 
     Parameters
@@ -194,17 +194,17 @@ def ranged(workload: Workload, axis: object, extents: object) -> RangedWorkload:
         The axis does not exist or cannot vary alone, or the extents are empty, too many, or not integers >= 1.
     """
     if not isinstance(workload, Workload):
-        raise WorkloadError(f"range: workload is {shown(workload)}, expected a Workload, as anatune.matmul(...) makes")
+        raise WorkloadError(f"range: workload is {quote(workload)}, expected a Workload, as anatune.matmul(...) makes")
     if not isinstance(axis, str) or axis not in workload.extents:
         axes = ", ".join(workload.extents)
-        raise WorkloadError(f"range: {workload.operator} has no axis {shown(axis)}, expected one of {axes}")
+        raise WorkloadError(f"range: {workload.operator} has no axis {quote(axis)}, expected one of {axes}")
     check_rangeable(workload, axis)
     if isinstance(extents, str):
         numbers: Iterable[object] = _parse_extents(extents)
     elif is_iterable(extents):
         numbers = extents
     else:
-        raise WorkloadError(f"range: extents are {shown(extents)}, expected '1..8192', range(1, 8193) or a list")
+        raise WorkloadError(f"range: extents are {quote(extents)}, expected '1..8192', range(1, 8193) or a list")
     unique = _check_extents(numbers)
     return RangedWorkload(_resize(workload, axis, unique[-1], _find_attribute(workload, axis)), axis, unique)
 
@@ -214,7 +214,7 @@ def _check_extents(numbers: Iterable[object]) -> tuple[int, ...]:
     unique: set[int] = set()
     for number in numbers:
         if not isinstance(number, Integral) or isinstance(number, bool) or not 1 <= int(number) <= MAX_INTEGER:
-            raise WorkloadError(f"range: {shown(number)} is no extent, expected integers from 1 to {MAX_INTEGER}")
+            raise WorkloadError(f"range: {quote(number)} is no extent, expected integers from 1 to {MAX_INTEGER}")
         unique.add(int(number))
         if len(unique) > MOST_EXTENTS:
             raise WorkloadError(
@@ -261,7 +261,7 @@ def _has_several_extents(word: str) -> bool:
     return _WORD.fullmatch(word) is not None and (".." in word or "," in word)
 
 
-def parse_ranged(words: Sequence[str], **options: Any) -> RangedWorkload:
+def parse_ranged_workload(words: Sequence[str], **options: Any) -> RangedWorkload:
     """Return the workload of words of which one extent is a range or a list; options as in `parse_workload`.
 
     Raises
@@ -321,14 +321,14 @@ def check_range_arguments(workload: object, axis: object, extents: object) -> Ra
     if isinstance(workload, Workload) and (axis is None or extents is None):
         raise SpaceError("plan_range: a Workload needs axis and extents, for example axis='i', extents='1..8192'")
     if isinstance(workload, Workload):
-        return ranged(workload, axis, extents)
+        return make_ranged_workload(workload, axis, extents)
     if axis is not None or extents is not None:
         raise SpaceError("plan_range: axis and extents are given, but the workload has a range; leave them out")
     if isinstance(workload, str):
-        return parse_ranged(workload.split())
+        return parse_ranged_workload(workload.split())
     if not isinstance(workload, RangedWorkload):
         raise SpaceError(
-            f"plan_range: workload is {shown(workload)}, expected text such as 'matmul 1..8192x4096x4096', or a "
+            f"plan_range: workload is {quote(workload)}, expected text such as 'matmul 1..8192x4096x4096', or a "
             "Workload with axis and extents"
         )
     return workload

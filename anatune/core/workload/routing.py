@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import WorkloadError
 
 Floats = NDArray[np.float64]
@@ -55,7 +55,7 @@ class Routing:
         return total
 
 
-def uniform(tokens: int, experts: int, top_k: int) -> Routing:
+def uniform_routing(tokens: int, experts: int, top_k: int) -> Routing:
     """Return the expected routing if every token takes `top_k` different experts at random.
 
     The rows of an expert have a binomial distribution.
@@ -79,26 +79,26 @@ def uniform(tokens: int, experts: int, top_k: int) -> Routing:
     return Routing(rows[kept].astype(np.float64), likely[kept] * experts)
 
 
-def balanced(tokens: int, experts: int, top_k: int) -> Routing:
+def balanced_routing(tokens: int, experts: int, top_k: int) -> Routing:
     """Return the routing that gives all experts as equal numbers of rows as possible."""
-    return counted(_spread_rows(tokens * top_k, np.ones(experts), tokens))
+    return routing_from_counts(_spread_rows(tokens * top_k, np.ones(experts), tokens))
 
 
-def power_law(tokens: int, experts: int, top_k: int, exponent: float) -> Routing:
+def power_law_routing(tokens: int, experts: int, top_k: int, exponent: float) -> Routing:
     """Return a routing whose popularities follow a power law, taken at the quantiles of its distribution."""
     least, most = (_LEAST_SHARE, _MOST_SHARE * tokens) if tokens * top_k > experts else _FEW
     if most <= least:
-        return balanced(tokens, experts, top_k)
+        return balanced_routing(tokens, experts, top_k)
     quantiles = (np.arange(experts) + 0.5) / experts
     if abs(exponent - 1.0) < 1e-9:
         popular = least * (most / least) ** quantiles
     else:
         power = 1.0 - exponent  # quantiles of [least, most], by logarithms: powers themselves overflow
         popular = least * np.exp(np.log1p(quantiles * math.expm1(power * math.log(most / least))) / power)
-    return counted(_spread_rows(tokens * top_k, popular, tokens))
+    return routing_from_counts(_spread_rows(tokens * top_k, popular, tokens))
 
 
-def counted(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
+def routing_from_counts(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
     """Return the routing with these numbers of rows for the experts.
 
     Raises
@@ -108,18 +108,18 @@ def counted(counts: Sequence[int] | NDArray[np.int64]) -> Routing:
     """
     table = np.asarray(counts)
     if table.ndim != 1 or not len(table) or (table < 0).any() or not table.any():
-        raise WorkloadError(f"routing: counts are {shown(counts)}, expected the rows of each expert, not all 0")
+        raise WorkloadError(f"routing: counts are {quote(counts)}, expected the rows of each expert, not all 0")
     rows, experts = np.unique(table[table > 0], return_counts=True)
     return Routing(rows.astype(np.float64), experts.astype(np.float64))
 
 
-def routing_of(value: str | Sequence[int], tokens: int, experts: int, top_k: int) -> Routing:
+def parse_routing(value: str | Sequence[int], tokens: int, experts: int, top_k: int) -> Routing:
     """Return the routing that a workload names (`operators.scaled.grouped_matmul`)."""
     if not isinstance(value, str):
-        return counted(value)
+        return routing_from_counts(value)
     if value.startswith("power:"):
-        return power_law(tokens, experts, top_k, float(value[6:]))
-    return {"uniform": uniform, "balanced": balanced}[value](tokens, experts, top_k)
+        return power_law_routing(tokens, experts, top_k, float(value[6:]))
+    return {"uniform": uniform_routing, "balanced": balanced_routing}[value](tokens, experts, top_k)
 
 
 def _spread_rows(total: int, popular: Floats, most: int) -> NDArray[np.int64]:

@@ -16,7 +16,7 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.layers import layer
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators import CONSTRUCTORS
@@ -230,10 +230,10 @@ def _split_words(words: Sequence[str] | str) -> tuple[list[str], dict[str, Optio
             words = shlex.split(words)
         except ValueError as error:
             raise WorkloadError(
-                f"workload {shown(words)}: {error}, expected words; close the quotation marks"
+                f"workload {quote(words)}: {error}, expected words; close the quotation marks"
             ) from error
     if not isinstance(words, Sequence) or not all(isinstance(word, str) for word in words):
-        raise WorkloadError(f"workload is {shown(words)}, expected text such as 'matmul 512x4096x1024' or its words")
+        raise WorkloadError(f"workload is {quote(words)}, expected text such as 'matmul 512x4096x1024' or its words")
     leading: list[str] = []
     options: dict[str, OptionValue] = {}
     tokens = iter(words)

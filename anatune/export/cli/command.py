@@ -93,10 +93,10 @@ def export(
 
 def _identifier(schedule: Schedule) -> str:
     """Return a C identifier made of the workload and the type that operands are rounded to."""
-    from anatune.codegen.arithmetic import arithmetic_of
+    from anatune.codegen.arithmetic import find_arithmetic
     from anatune.records.export import workload_text
 
-    arithmetic = arithmetic_of(schedule)
+    arithmetic = find_arithmetic(schedule)
     rounded = "" if arithmetic.multiplied_as == arithmetic.operands else f"_{arithmetic.multiplied_as}"
     return re.sub(r"[^A-Za-z0-9]+", "_", workload_text(schedule.workload)).strip("_") + rounded
 

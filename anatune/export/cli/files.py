@@ -7,11 +7,11 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from anatune.codegen.arithmetic import arithmetic_of
-from anatune.codegen.cpu.dispatch import dispatch_of
+from anatune.codegen.arithmetic import find_arithmetic
+from anatune.codegen.cpu.dispatch import make_dispatch
 from anatune.codegen.cuda.nvrtc import FLAGS, compiler_version
 from anatune.codegen.devices import tvm_module_json
-from anatune.codegen.toolchains import compilers_of
+from anatune.codegen.toolchains import describe_compilers
 from anatune.codegen.triton.compiler import FLAGS as TRITON_FLAGS
 from anatune.core.schedule import Schedule
 from anatune.export.cpu.header import ALIGNMENT_BYTES, prototype
@@ -27,7 +27,7 @@ from anatune.measure.cuda.apart import compiled_kernels, images_apart
 from anatune.model.ranges.plan import RangePlan
 from anatune.records.export import workload_text
 from anatune.resources import usable_cores
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.gpu.kernel import CudaKernel, Launch
 from anatune.version import __version__
 
@@ -42,7 +42,7 @@ def write_schedule(schedule: Schedule, name: str, form: str, threads: int, folde
     """
     if form == "tvm":
         written = _module(schedule, name, folder, threads)
-    elif template_named(schedule.template).toolchain == "triton":
+    elif get_template(schedule.template).toolchain == "triton":
         written = _triton(schedule, name, form, folder)
     elif schedule.hardware.kind == "gpu":
         written = _cuda(schedule, name, folder)
@@ -60,7 +60,7 @@ def write_range(plan: RangePlan, name: str, form: str, threads: int | None, fold
         written = _machine_code(plan, name, folder)
     else:
         count = threads or plan.hardware.most_threads or 1
-        written = _library(write_c_range(dispatch_of(plan), name, folder, threads=count, form=form), name, form)
+        written = _library(write_c_range(make_dispatch(plan), name, folder, threads=count, form=form), name, form)
     range_fields = {"workload": plan.workload.describe(), "dispatch": plan.dispatch(), "loss": plan.loss, "range": plan}
     about = _schedule_fields(plan.programs[-1].schedule)
     return {**written, **about, "arithmetic": written.get("arithmetic", about["arithmetic"]), **range_fields}
@@ -169,7 +169,7 @@ def _triton(schedule: Schedule, name: str, form: str, folder: Path) -> dict[str,
         "workspace_bytes": sum(one.num_bytes for one in written.arguments[len(schedule.workload.tensors) :]),
         "needs": written.needs,
         "alignment_bytes": CUDA_ALIGNMENT_BYTES,
-        "compiler": {"version": compilers_of([schedule.template])[0], "flags": TRITON_FLAGS, **facts},
+        "compiler": {"version": describe_compilers([schedule.template])[0], "flags": TRITON_FLAGS, **facts},
         "functions": [*functions, *fields["functions"]],  # type: ignore[misc]
     }
 
@@ -207,7 +207,7 @@ def _module(schedule: Schedule, name: str, folder: Path, threads: int) -> dict[s
 def _schedule_fields(schedule: Schedule) -> dict[str, object]:
     return {
         "workload": workload_text(schedule.workload),
-        "arithmetic": arithmetic_of(schedule),
+        "arithmetic": find_arithmetic(schedule),
         "hardware": schedule.hardware.name,
         "arch": schedule.hardware.arch,
         "anatune": __version__,

@@ -70,7 +70,7 @@ def find_schedule(source: ExportSource, words: list[str], options: WorkloadOptio
     AnatuneError
         The file, the record or a legal schedule does not exist.
     """
-    from anatune.templates import check_accuracy, template_named
+    from anatune.templates import check_accuracy, get_template
 
     if source.records is not None:
         chosen = _find_recorded(source, words, options)
@@ -81,9 +81,9 @@ def find_schedule(source: ExportSource, words: list[str], options: WorkloadOptio
     schedule, _ = chosen
     schedule.check()  # a record of a former version may have a template that was removed
     _check(source, schedule.hardware)
-    if source.form == "py" and template_named(schedule.template).toolchain != "triton":
+    if source.form == "py" and get_template(schedule.template).toolchain != "triton":
         raise UsageError(f"--format py is for schedules of the template triton, this one has {schedule.template}")
-    check_accuracy(schedule.workload, template_named(schedule.template), source.accuracy)
+    check_accuracy(schedule.workload, get_template(schedule.template), source.accuracy)
     if source.template not in (None, schedule.template):
         raise UsageError(f"--template {source.template}: the schedule has the template {schedule.template}")
     return chosen
@@ -157,14 +157,14 @@ def _plan_schedule(source: ExportSource, words: list[str], options: WorkloadOpti
     from anatune.core.generation import check_generation
     from anatune.errors import SpaceError
     from anatune.measure.cuda.compiler import check_compiler
-    from anatune.model.joint import asked_templates
+    from anatune.model.joint import choose_templates
 
     if len(words) == 1 and Path(words[0]).is_file():
         raise UsageError(f"{words[0]} is a file, which names its hardware; leave out --hw")
     workload = _workload(words, options, "--hw rtx3090 matmul 512x4096x1024")
     spec = hardware(str(source.hw))
     _check(source, spec)  # check options before the search
-    names = asked_templates(workload, spec, source.template, source.accuracy)
+    names = choose_templates(workload, spec, source.template, source.accuracy)
     if spec.kind == "gpu" and source.form != "py":
         check_compiler(spec, names)
     check_generation(workload, spec, names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import arithmetic_of, comment_lines
+from anatune.codegen.arithmetic import find_arithmetic, format_comment
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
 
@@ -173,9 +173,9 @@ def c_header(
     return _HEADER.format(
         title=title,
         device=f"{schedule.hardware.name} ({schedule.hardware.arch})",
-        arithmetic=comment_lines(arithmetic_of(schedule).sentences(), "* ", " * "),
+        arithmetic=format_comment(find_arithmetic(schedule).sentences(), "* ", " * "),
         alignment=ALIGNMENT_BYTES,
-        needs=comment_lines(needed, "* ", " * "),
+        needs=format_comment(needed, "* ", " * "),
         link=" ".join(link),
         guard=name.upper(),
         name=name,

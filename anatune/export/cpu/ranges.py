@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from anatune.codegen.cpu.dispatch import Dispatch, LoweredRange, lower_range
 from anatune.core.workload.nest import DTYPE_BYTES
-from anatune.core.workload.ranges import ranged
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.emit.buffer import Buffer
 from anatune.export.cpu.entries import describe_tensor, packing_entry
 from anatune.export.cpu.header import ALIGNMENT_BYTES, CFunction, c_functions, prototype, shape_of
@@ -48,7 +48,7 @@ def write_c_range(dispatch: Dispatch, name: str, folder: Path, *, threads: int, 
     packing = (f"pack_{tensor}_{number}" for tensor, known in lowered.forms.items() for number in range(len(known)))
     program = CProgram(
         last,
-        ranged(last.workload, dispatch.axis, whole).describe(),
+        make_ranged_workload(last.workload, dispatch.axis, whole).describe(),
         lowered.module,
         lowered.target,
         functions,

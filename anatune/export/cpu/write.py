@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.codegen.compat import PARTS_OF_ISA, compile_module, features_of
+from anatune.codegen.compat import PARTS_OF_ISA, compile_module, list_features
 from anatune.codegen.cpu.features import check_source, code_features
 from anatune.codegen.cpu.lower import lower
 from anatune.core.schedule import Schedule
@@ -136,7 +136,7 @@ def write_program(program: CProgram, name: str, folder: Path, tools: Tools, form
     schedule, functions = program.schedule, program.functions
     family = _family_of(schedule)
     openmp = _openmp_library(tools.compiler) if program.is_parallel else ""
-    features = code_features(features_of(program.target), family)
+    features = code_features(list_features(program.target), family)
     needs = CNeeds(schedule.hardware.arch, features, threads if program.is_parallel else 1, openmp)
     library = f"{name}.o" if form == "o" else f"lib{name}.{form}"
     others = [f"-l{openmp}", "-lpthread"] if openmp else []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from anatune.codegen.arithmetic import Arithmetic, comment_lines
+from anatune.codegen.arithmetic import KernelArithmetic, format_comment
 from anatune.emit.buffer import Buffer
 from anatune.export.cuda.requirements import CudaRequirements
 from anatune.templates.gpu.kernel import CudaKernel, Launch
@@ -135,14 +135,14 @@ def prototypes(kernel: CudaKernel, arguments: Sequence[Buffer]) -> dict[str, tup
     }
 
 
-def source_comment(kernel: CudaKernel, title: str, device: str, arithmetic: Arithmetic) -> str:
+def source_comment(kernel: CudaKernel, title: str, device: str, arithmetic: KernelArithmetic) -> str:
     """Return the comment at the beginning of the exported CUDA C."""
     return _SOURCE.format(
         title=title,
         device=device,
-        arithmetic=comment_lines(arithmetic.sentences(), "// "),
+        arithmetic=format_comment(arithmetic.sentences(), "// "),
         launches="\n".join(
-            comment_lines(text, "// ")
+            format_comment(text, "// ")
             for text in (
                 f"NVRTC, nvcc and clang take it, C++14 or later. In the namespace anatune_{kernel.name}:",
                 *map(_launch_comment, kernel.launches),
@@ -167,7 +167,7 @@ def cuda_header(
     arguments: Sequence[Buffer],
     title: str,
     device: str,
-    arithmetic: Arithmetic,
+    arithmetic: KernelArithmetic,
     needs: CudaRequirements,
     compiler: str,
 ) -> str:
@@ -186,18 +186,18 @@ def cuda_header(
     return _HEADER.format(
         title=title,
         device=device,
-        arithmetic=comment_lines(arithmetic.sentences(), "* ", " * "),
+        arithmetic=format_comment(arithmetic.sentences(), "* ", " * "),
         alignment=ALIGNMENT_BYTES,
         tensors=tensor_lines(argument for argument in arguments if argument != kernel.workspace),
         name=kernel.name,
-        memory=comment_lines(_memory(kernel, guard), "* ", " * "),
+        memory=format_comment(_memory(kernel, guard), "* ", " * "),
         declared=f"kernels[{guard}_KERNELS]" if several else "kernel",
         taken="kernels" if several else "&kernel",
         handed="kernels" if several else "kernel",
         defines=_defines(kernel, guard),
         functions=_functions(kernel, arguments, guard),
         arguments=", ".join(argument.tensor for argument in arguments),
-        needs=comment_lines(requirements, "* ", " * "),
+        needs=format_comment(requirements, "* ", " * "),
         arch=kernel.arch,
         guard=guard,
         grid=kernel.grid,

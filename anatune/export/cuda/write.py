@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import Arithmetic, arithmetic_of
+from anatune.codegen.arithmetic import KernelArithmetic, find_arithmetic
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.codegen.cuda.nvrtc import compiler_release, compiler_version
@@ -33,7 +33,7 @@ class CudaExport(NamedTuple):
     kernel: CudaKernel
     facts: CompilerFacts
     arguments: tuple[Buffer, ...]
-    arithmetic: Arithmetic
+    arithmetic: KernelArithmetic
     needs: CudaRequirements
 
 
@@ -53,7 +53,7 @@ def write_cuda(schedule: Schedule, name: str, folder: Path) -> CudaExport:
         The errors of `lower.cuda_kernel` and `nvrtc.compile_cuda`; BuildError also if a file cannot be written.
     """
     kernel = make_portable(cuda_kernel(schedule), name)
-    title, arithmetic = schedule.workload.describe(), arithmetic_of(schedule)
+    title, arithmetic = schedule.workload.describe(), find_arithmetic(schedule)
     device = f"{schedule.hardware.name} ({schedule.hardware.arch})"
     cubin = compile_kernel(kernel)
     arguments = _order_parameters(schedule.workload, kernel)

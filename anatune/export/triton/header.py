@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from textwrap import indent
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import Arithmetic, comment_lines
+from anatune.codegen.arithmetic import KernelArithmetic, format_comment
 from anatune.emit.buffer import Buffer
 from anatune.export.cuda.header import ALIGNMENT_BYTES, addresses, supported_function, tensor_lines
 from anatune.export.cuda.requirements import CudaRequirements
@@ -167,7 +167,7 @@ def c_header(
     arguments: Sequence[Buffer],
     result: str,
     texts: dict[str, str],
-    arithmetic: Arithmetic,
+    arithmetic: KernelArithmetic,
     needs: CudaRequirements | None,
     choice: ProgramChoice | None = None,
 ) -> str:
@@ -214,7 +214,7 @@ def c_header(
         **words,
         **{key: texts[key] for key in ("title", "compiler")},
         target=f"{texts['device']} ({texts['arch']})",
-        arithmetic=comment_lines(arithmetic.sentences(), "* ", " * "),
+        arithmetic=format_comment(arithmetic.sentences(), "* ", " * "),
         served=served,
         largest=f"; at the largest {choice.axis}" if choice else "",
         choice=choice_function,
@@ -222,9 +222,9 @@ def c_header(
         alignment=ALIGNMENT_BYTES,
         result=result,
         tensors=tensor_lines(one for one in arguments if one not in workspace),
-        memory=comment_lines(_memory(guard, workspace, scratch), "* ", " * "),
+        memory=format_comment(_memory(guard, workspace, scratch), "* ", " * "),
         arguments=", ".join([*scalars, *(one.tensor for one in arguments), *(["scratch"] if scratch else [])]),
-        needs=comment_lines(requirements, "* ", " * "),
+        needs=format_comment(requirements, "* ", " * "),
         count=len(launches),
         modules=len(files),
         defines="".join(f"#define {guard}_{what} {value}\n" for what, value in defines.items()),

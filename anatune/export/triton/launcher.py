@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anatune.codegen.arithmetic import Arithmetic, comment_lines
+from anatune.codegen.arithmetic import KernelArithmetic, format_comment
 from anatune.core.workload.nest import Workload
 from anatune.emit.buffer import Buffer
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
@@ -41,7 +41,7 @@ _WITH_DESCRIPTORS = """
 
 
 def launcher_text(
-    workload: Workload, program: TritonProgram, arguments: tuple[Buffer, ...], arithmetic: Arithmetic
+    workload: Workload, program: TritonProgram, arguments: tuple[Buffer, ...], arithmetic: KernelArithmetic
 ) -> str:
     """Return the text of the Python file.
 
@@ -54,7 +54,7 @@ def launcher_text(
     if "make_tensor_descriptor" in program.source:
         launches = _WITH_DESCRIPTORS.format(first=arguments[0].tensor, launches=launches.replace("\n", "\n    "))
         imports = "import contextvars\n\n    import torch"
-    comment = "\n".join(comment_lines(line, "# ") for line in (arithmetic.sentences(),))
+    comment = "\n".join(format_comment(line, "# ") for line in (arithmetic.sentences(),))
     return (
         f"# Made by anatune; it is not needed. Needs Triton and PyTorch.\n{comment}\n{program.source.rstrip()}\n"
         + _LAUNCHER.format(

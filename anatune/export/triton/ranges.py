@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
-from anatune.codegen.arithmetic import Arithmetic, arithmetic_of
+from anatune.codegen.arithmetic import KernelArithmetic, find_arithmetic
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.nvrtc import Cubin, compiler_release, compiler_version
 from anatune.codegen.triton.compiler import compiler_version as triton_version
@@ -46,7 +46,7 @@ class GpuRangeExport(NamedTuple):
     launches: tuple[Launch, ...]
     arguments: tuple[Buffer, ...]
     needs: CudaRequirements | None
-    arithmetic: Arithmetic
+    arithmetic: KernelArithmetic
 
 
 def write_gpu_range(plan: RangePlan, name: str, folder: Path, compile_all: CompileAll) -> GpuRangeExport:
@@ -86,7 +86,7 @@ def write_gpu_range(plan: RangePlan, name: str, folder: Path, compile_all: Compi
         else:
             item = make_portable(item, f"{name}_{number}")
             title, device = program.schedule.workload.describe(), f"{hardware.name} ({hardware.arch})"
-            comment = source_comment(item, title, device, arithmetic_of(program.schedule))
+            comment = source_comment(item, title, device, find_arithmetic(program.schedule))
             sources[f"{item.name}.cu"] = (comment + item.source).encode()
             cubins = [compile_kernel(item)]
             started = [msgspec.structs.replace(launch, image=f"{item.name}.cubin") for launch in item.launches]
@@ -97,7 +97,7 @@ def write_gpu_range(plan: RangePlan, name: str, folder: Path, compile_all: Compi
     arguments = _arguments(plan, [one.workspace for one in kernels if one.workspace is not None])
     intervals = [(interval.last, interval.program) for interval in plan.intervals]
     choice = ProgramChoice(plan.workload.axis, plan.workload.extents[0], intervals, programs)
-    numbers = (arithmetic_of(program.schedule) for program in plan.programs)
+    numbers = (find_arithmetic(program.schedule) for program in plan.programs)
     arithmetic = max(numbers, key=lambda one: one.expected_relative_error)
     header = c_header(name, all_launches, arguments, kernels[0].result, labels, arithmetic, needs, choice)
     table = json.dumps(plan.dispatch(), indent=1) + "\n"

@@ -9,9 +9,9 @@ from importlib import util
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.codegen.arithmetic import arithmetic_of
+from anatune.codegen.arithmetic import find_arithmetic
 from anatune.codegen.cuda.nvrtc import Cubin
-from anatune.codegen.triton.artifact import launch_of
+from anatune.codegen.triton.artifact import make_launch
 from anatune.codegen.triton.compiler import compiler_version
 from anatune.core.schedule import Schedule
 from anatune.emit.buffer import Buffer
@@ -50,7 +50,7 @@ def write_launcher(schedule: Schedule, name: str, folder: Path) -> tuple[str, st
     """
     program = TRITON.program(schedule)
     arguments = _arguments(schedule, program)
-    text = launcher_text(schedule.workload, program, arguments, arithmetic_of(schedule))
+    text = launcher_text(schedule.workload, program, arguments, find_arithmetic(schedule))
     write_files({f"{name}.py": text.encode()}, folder)
     return f"{name}.py", f"run({run_signature(program, arguments)})"
 
@@ -81,7 +81,7 @@ def write_triton(schedule: Schedule, images: Sequence[Cubin], name: str, folder:
         "arch": hardware.arch,
         "compiler": compiler_version(),
     }
-    header = c_header(name, launches, arguments, program.result, texts, arithmetic_of(schedule), needs)
+    header = c_header(name, launches, arguments, program.result, texts, find_arithmetic(schedule), needs)
     contents = {launch.image: image.image for launch, image in zip(launches, images, strict=True)}
     write_files({**contents, f"{name}.h": header.encode()}, folder)
     return TritonExport(tuple(contents), f"{name}.h", tuple(launches), arguments, needs)
@@ -90,7 +90,7 @@ def write_triton(schedule: Schedule, images: Sequence[Cubin], name: str, folder:
 def launches_of(program: TritonProgram, images: Sequence[Cubin], name: str, kind: str) -> list[Launch]:
     """Return the launches of compiled kernels, each with its file: "name.cubin", then "name_1.cubin"."""
     return [
-        launch_of(kernel, image, f"{name}{f'_{at}' if at else ''}.{kind}")
+        make_launch(kernel, image, f"{name}{f'_{at}' if at else ''}.{kind}")
         for at, (kernel, image) in enumerate(zip(program.kernels, images, strict=True))
     ]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from anatune.cli.hardware.calibrations import learn_nests, tell_calibration, tell_spec, write_detected
+from anatune.cli.hardware.calibrations import learn_nests, print_calibration, print_spec_summary, write_detected_spec
 from anatune.cli.output import note, print_json
 from anatune.cli.progress import Progress
 
@@ -17,7 +17,7 @@ def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_js
     _warn_if_open(tracker)
     board = ask_board(tracker, key)
     spec = board.hardware
-    path = None if print_only else write_detected(spec, force=force)
+    path = None if print_only else write_detected_spec(spec, force=force)
     if as_json:
         print_json({"path": str(path) if path else None, "cpu": spec, "board": board.name, "boards": board.boards})
         return
@@ -25,7 +25,7 @@ def detect_board(tracker: str, key: str, *, print_only: bool, force: bool, as_js
         *detected_cpu_lines(spec),
         f"board {board.name}, {board.boards} with key {key}; {board.environment.platform}",
     ]
-    tell_spec(spec, path, lines, print_only=print_only)
+    print_spec_summary(spec, path, lines, print_only=print_only)
 
 
 def calibrate_board_cpu(
@@ -52,7 +52,7 @@ def calibrate_board_cpu(
         with Progress(ticking=False) as progress:
             tell = progress.stages("calibrate", left_s)
             learned = learn_nests(result.spec, path, left_s, tell, make=make, ran_under=board.environment)
-    tell_calibration(result, path, learned, print_only=print_only, as_json=as_json)
+    print_calibration(result, path, learned, print_only=print_only, as_json=as_json)
 
 
 def _warn_if_open(tracker: str) -> None:

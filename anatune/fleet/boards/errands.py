@@ -12,7 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.codegen.compat import bare_target, compile_module, import_tvm, parse_program
+from anatune.codegen.compat import compile_module, import_tvm, make_bare_target, parse_program
 from anatune.codegen.linking import link_library
 from anatune.emit.kernels import CARRIER
 
@@ -181,4 +181,4 @@ def build_errands(machine: str, path: Path) -> None:
             f"        return T.call_extern({', '.join(called)})",
         ]
         functions[name] = parse_program("\n".join(lines) + "\n", llvm)
-    link_library(compile_module(tvm.IRModule(functions), bare_target(machine)), path)
+    link_library(compile_module(tvm.IRModule(functions), make_bare_target(machine)), path)

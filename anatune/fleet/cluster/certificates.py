@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from anatune.arguments import checked_path
+from anatune.arguments import check_path
 from anatune.errors import SecurityError
 from anatune.files import read_file, reason
 from anatune.named import import_optional
@@ -74,7 +74,7 @@ def read_certificates(folder: str | os.PathLike[str], *, now: datetime.datetime 
     MissingDependencyError
         The package cryptography is not installed.
     """
-    base = checked_path("tls", folder, SecurityError)
+    base = check_path("tls", folder, SecurityError)
     import_optional("cryptography", "cluster", "reading certificates")
     if not base.is_dir():
         raise SecurityError(f"{base}: no such folder, expected a folder with {', '.join(CERTIFICATE_FILES)}; {_MAKE}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from anatune.arguments import checked_integer
+from anatune.arguments import check_integer
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Measurement, Outcome
@@ -21,7 +21,7 @@ from anatune.fleet.cluster.fleet import Event, Fleet, FleetLoss, Kind, Snapshot,
 from anatune.fleet.cluster.messages import SessionSetting, WorkerAnswer, checked_measurement, decode
 from anatune.fleet.cluster.requests import ClusterJob, ClusterTask, Comparison, Pace, Requests
 from anatune.fleet.cluster.roster import ClusterWorker, Roster
-from anatune.measure.place import Ask, WorkerState, checked_of
+from anatune.measure.place import Ask, WorkerState, check_workload
 from anatune.measure.run.build_processes import KeptBuilds, Limits
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ class ClusterMeasurer:
         self.session = uuid.uuid4().hex
         others = ("device", "backend", "least_samples")
         shared = {name: str(value) for name, value in conditions.items() if name not in others}
-        samples = checked_integer("least_samples", conditions.get("least_samples", 1), 1)
+        samples = check_integer("least_samples", conditions.get("least_samples", 1), 1)
         self._setting = SessionSetting(self.session, workload, hardware, threads, self.limits, seed, shared, samples)
         self._connect, self._wait_s, self._clock = connect, wait_s, clock
         self._roster = Roster(hardware, threads)
@@ -152,7 +152,7 @@ class ClusterMeasurer:
                     if schedule is None:
                         may_ask = False
                     else:
-                        self._add(ClusterJob(checked_of(self.workload, schedule)))
+                        self._add(ClusterJob(check_workload(self.workload, schedule)))
                 if not self._jobs and not may_ask:
                     return
                 self._assign()
@@ -169,7 +169,7 @@ class ClusterMeasurer:
             The errors of `serve`.
         """
         self._abandon()
-        jobs = [ClusterJob(checked_of(self.workload, schedule), compared=True) for schedule in schedules]
+        jobs = [ClusterJob(check_workload(self.workload, schedule), compared=True) for schedule in schedules]
         self._comparison = comparison = Comparison(jobs, budget_s)
         try:
             for job in jobs:

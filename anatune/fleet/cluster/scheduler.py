@@ -9,7 +9,7 @@ import socket
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from anatune.arguments import checked_integer
+from anatune.arguments import check_integer
 from anatune.errors import DeviceError, SecurityError
 from anatune.files import reason
 from anatune.fleet.cluster.security import DEFAULT_PORT, cluster_address, import_distributed, server_options
@@ -52,7 +52,7 @@ def run_scheduler(
     MissingDependencyError
         distributed or cryptography is not installed.
     """
-    port = checked_integer("scheduler: port", port, 0, 65535, SecurityError)
+    port = check_integer("scheduler: port", port, 0, 65535, SecurityError)
     package = import_distributed()
     host_text = f"[{host}]" if ":" in host and not host.startswith("[") else host
     # cluster_address checks the host; the port is checked above

@@ -22,7 +22,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, TypedDict
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import DeviceError, SecurityError
 from anatune.files import reason
 from anatune.fleet.cluster.certificates import read_certificates
@@ -240,7 +240,7 @@ def _split_address(address: object) -> tuple[str, int, str]:
     port = int(match["port"] or DEFAULT_PORT) if match else 0
     if match is None or (match["scheme"] or "tcp") not in ("tcp", "tls") or not 0 < port < 65536:
         raise SecurityError(
-            f"cluster: the address is {shown(address)}, expected HOST:PORT, tls://HOST:PORT or tcp://127.0.0.1:PORT "
+            f"cluster: the address is {quote(address)}, expected HOST:PORT, tls://HOST:PORT or tcp://127.0.0.1:PORT "
             f"of a Dask scheduler"
         )
     return match["host"].strip("[]"), port, match["scheme"] or ""

@@ -6,7 +6,7 @@ import functools
 import logging
 from collections.abc import Sequence
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
@@ -98,4 +98,4 @@ class BoardPlace(Place):
 
     def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
         """Return the provenance for records: the key, and the number of boards."""
-        return {"boards": shown(self._key), "num_boards": self._board.boards}
+        return {"boards": quote(self._key), "num_boards": self._board.boards}

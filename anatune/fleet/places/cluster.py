@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.hardware.changed import difference
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
@@ -59,7 +59,7 @@ def cluster_place(settings: TuningSettings, host: HardwareSpec | None = None) ->
         check_client(client)
         return ClusterPlace(client, owns_client=False)
     raise SpaceError(
-        f"tune: cluster is {shown(cluster)}, expected the address of a Dask scheduler, a distributed.Client, or a "
+        f"tune: cluster is {quote(cluster)}, expected the address of a Dask scheduler, a distributed.Client, or a "
         "concurrent.futures.Executor"
     )
 

@@ -9,13 +9,13 @@ from anatune.codegen.compat import import_tvm
 from anatune.measure.run.correctness import GUARD_BYTES, GUARD_FILL, Array, array_dtype
 from anatune.untyped import tvm
 
-__all__ = ["Block", "tensor_of"]
+__all__ = ["ArgumentBlock", "tensor_of"]
 
 ALIGNMENT_BYTES = 64
 """Alignment that built kernels rely on."""
 
 
-class Block:
+class ArgumentBlock:
     """An argument of a kernel, whose `array` and `tensor` share 64-byte aligned memory.
 
     Parameters
@@ -51,9 +51,9 @@ class Block:
         """The bytes of the block, without the guard zones."""
         return self._raw[self._start : self._start + self._size]
 
-    def copy_in(self, memory: NDArray[np.uint8]) -> Block:
+    def copy_in(self, memory: NDArray[np.uint8]) -> ArgumentBlock:
         """Return a copy of the block that lies in `memory`, as many bytes at an aligned address."""
-        copy = Block.__new__(Block)
+        copy = ArgumentBlock.__new__(ArgumentBlock)
         copy.dtype, copy.shape, copy._size, copy._guarded = self.dtype, self.shape, self._size, False
         copy._raw, copy._start = memory, 0
         copy.array = copy.bytes.view(self.array.dtype).reshape(self.shape)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anatune.arguments import checked_choice
+from anatune.arguments import check_choice
 from anatune.core.hardware.spec import CpuSpec
 
 COLD_LEVELS = ("l3", "dram")
@@ -21,7 +21,7 @@ def check_cold(level: str | None, hardware: CpuSpec) -> str | None:
     if level is None:
         return None
     levels = COLD_LEVELS if hardware.l3 is not None else COLD_LEVELS[1:]
-    return checked_choice("cold", level, levels, otherwise=f"for {hardware.name}")
+    return check_choice("cold", level, levels, otherwise=f"for {hardware.name}")
 
 
 def cold_bytes(hardware: CpuSpec, level: str | None) -> int:

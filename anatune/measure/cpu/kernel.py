@@ -25,8 +25,8 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, RunError
-from anatune.files import remove_with, scratch_folder
-from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, Block, tensor_of
+from anatune.files import remove_folder_with, scratch_folder
+from anatune.measure.cpu.blocks import ALIGNMENT_BYTES, ArgumentBlock, tensor_of
 from anatune.measure.cpu.detect import detect_cpu
 from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.run.correctness import (
@@ -54,7 +54,7 @@ __all__ = [
     "verify",
 ]
 
-Constants = dict[str, tuple[Array, Array, Block]]
+Constants = dict[str, tuple[Array, Array, ArgumentBlock]]
 """Name of a constant -> the given array, its contents at that time, and the packed copy."""
 
 
@@ -116,14 +116,14 @@ class Prepared:
         *,
         guarded: bool = False,
         constants: Collection[str] = (),
-        cold: Block | None = None,
+        cold: ArgumentBlock | None = None,
     ) -> None:
         self._inputs = inputs
         self._error = artifact.error
         self._packed = {packing.tensor for packing in artifact.packings}
-        self._blocks: dict[str, Block] = {}
+        self._blocks: dict[str, ArgumentBlock] = {}
         for buffer in artifact.arguments:
-            block = Block(buffer.dtype, buffer.shape, guarded=guarded)
+            block = ArgumentBlock(buffer.dtype, buffer.shape, guarded=guarded)
             self._blocks[buffer.tensor] = block
             if buffer.tensor in library.packers:
                 block.bytes[:] = 0
@@ -140,7 +140,7 @@ class Prepared:
                 calls = [[own[buffer.tensor].tensor for buffer in artifact.arguments] for own in changing]
                 self.call = _in_turn(library.run, [tensors, *calls])
 
-    def _copies(self, names: Collection[str], memory: Block) -> list[dict[str, Block]]:
+    def _copies(self, names: Collection[str], memory: ArgumentBlock) -> list[dict[str, ArgumentBlock]]:
         """Return copies of some arguments, as many as fit into `memory`."""
         sizes = {name: -(-self._blocks[name].bytes.size // ALIGNMENT_BYTES) * ALIGNMENT_BYTES for name in sorted(names)}
         each = sum(sizes.values())
@@ -217,7 +217,7 @@ class Kernel:
         self.artifact = artifact
         self._library = Library(artifact)
         if folder is not None:  # the loaded library keeps its pages when the file is removed
-            remove_with(self, folder)
+            remove_folder_with(self, folder)
         if artifact.threads > 1:
             set_threads(artifact.threads)
         self._constants: Constants = {} if constants is None else constants
@@ -244,7 +244,7 @@ class Kernel:
             else:
                 tensors.append(tensor_of(checked[buffer.tensor]))
         last = self.artifact.arguments[-1]
-        result = Block(last.dtype, last.shape)
+        result = ArgumentBlock(last.dtype, last.shape)
         self._library.run(*tensors, result.tensor)
         return result.array
 
@@ -268,7 +268,7 @@ class Kernel:
             "there"
         )
 
-    def _pack(self, buffer: Buffer, given: Array, checked: Array) -> Block:
+    def _pack(self, buffer: Buffer, given: Array, checked: Array) -> ArgumentBlock:
         """Return the packed constant; pack it again only if its contents changed."""
         name = self._packed_by[buffer.tensor]
         if name in self._constants:
@@ -276,7 +276,7 @@ class Kernel:
             frozen = packed_array is given and not checked.flags.writeable and checked.base is None
             if frozen or same_bytes(contents, checked):
                 return block
-        block = Block(buffer.dtype, buffer.shape)
+        block = ArgumentBlock(buffer.dtype, buffer.shape)
         block.bytes[:] = 0
         contents = checked.copy()
         self._library.packers[buffer.tensor](tensor_of(contents), block.tensor)
@@ -290,7 +290,7 @@ def _in_turn(main: Callable[..., None], arguments: Sequence[Sequence[tvm.runtime
     return lambda: next(calls)()
 
 
-def _fill(block: Block, array: Array, name: str) -> None:
+def _fill(block: ArgumentBlock, array: Array, name: str) -> None:
     if block.array.shape != array.shape:
         raise RunError(f"operand {name} has shape {array.shape}, but the built kernel takes {block.array.shape}")
     block.array[...] = array

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from anatune.arguments import checked_integer
+from anatune.arguments import check_integer
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError
@@ -57,7 +57,7 @@ class CpuMeasurer(Measurer):
     ) -> None:
         if hardware.kind != "cpu":
             raise DeviceError(f"{hardware.name} is no CPU, but this measurer is for CPUs; use anatune.hardware('host')")
-        settings["threads"] = threads = checked_integer("threads", settings.get("threads", 1), 1)
+        settings["threads"] = threads = check_integer("threads", settings.get("threads", 1), 1)
         options = {"threads": threads, "cold_bytes": cold_bytes(hardware, cold)}
         super().__init__(workload, hardware, options, **settings)
 

@@ -17,7 +17,7 @@ from typing import Literal, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from anatune.decoding import converted
+from anatune.decoding import convert
 from anatune.errors import DeviceError
 from anatune.measure.cpu.features import missing_features
 
@@ -159,7 +159,7 @@ def known_cores() -> KnownCores:
             fields = {"processors": (), "parts": (), **entry}
             core = {**by_title.get(fields.pop("like", ""), {}), **fields}
             by_title[entry["title"]] = core
-            micros.append(converted({**core, "features": features(core["features"])}, Micro))
+            micros.append(convert({**core, "features": features(core["features"])}, Micro))
         return tuple(micros)
 
     return KnownCores(cores("x86"), cores("arm"), tree["vendors"])

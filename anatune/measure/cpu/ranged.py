@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
-from anatune.arguments import shown
-from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range, dispatch_of
-from anatune.core.workload.ranges import ranged
+from anatune.arguments import quote
+from anatune.codegen.cpu.dispatch import Dispatch, RangeArtifact, build_range, make_dispatch
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import BuildError, RunError, SpaceError
-from anatune.files import remove_with, scratch_folder
+from anatune.files import remove_folder_with, scratch_folder
 from anatune.measure.cpu.kernel import Constants, Kernel, check_instructions
 from anatune.measure.run.correctness import Array, Verification, expected, random_inputs
 from anatune.model.ranges.plan import RangePlan
@@ -33,7 +33,7 @@ class RangeKernel:
         self._kernels: dict[int, Kernel] = {}
         self._constants: Constants = {}
         if folder is not None:
-            remove_with(self, folder)
+            remove_folder_with(self, folder)
         dispatch = artifact.dispatch
         workload = dispatch.schedules[0].workload
         self._place = next(
@@ -50,7 +50,7 @@ class RangeKernel:
         """
         position, tensor = self._place
         if len(arrays) <= position or not getattr(arrays[position], "shape", ()):
-            raise RunError(f"operand {tensor} is missing or {shown(arrays[position:])}, expected an array")
+            raise RunError(f"operand {tensor} is missing or {quote(arrays[position:])}, expected an array")
         try:
             kernel = self.at(arrays[position].shape[0])
         except SpaceError as error:
@@ -81,7 +81,7 @@ class RangeKernel:
             The extent is outside of the range.
         """
         dispatch, kernel = self.artifact.dispatch, self.at(extent)
-        workload = ranged(dispatch.schedules[0].workload, dispatch.axis, (extent,)).largest
+        workload = make_ranged_workload(dispatch.schedules[0].workload, dispatch.axis, (extent,)).largest
         inputs = random_inputs(workload, seed)
         want = expected(workload, inputs)
         answer = kernel.prepare(inputs, guarded=True).check(workload, want)
@@ -109,7 +109,7 @@ def load_range(dispatch: Dispatch, threads: int = 1) -> RangeKernel:
 
 def build(plan: RangePlan, threads: int) -> RangeKernel:
     """Compile a plan for a range and load it into this process; see `anatune.build`."""
-    return load_range(dispatch_of(plan), threads)
+    return load_range(make_dispatch(plan), threads)
 
 
 def verify(plan: RangePlan, threads: int, seed: int) -> Verification:

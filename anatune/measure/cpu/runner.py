@@ -10,7 +10,7 @@ import numpy as np
 
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.cpu.artifact import CpuArtifact
-from anatune.measure.cpu.blocks import Block
+from anatune.measure.cpu.blocks import ArgumentBlock
 from anatune.measure.cpu.kernel import Library, Prepared
 from anatune.measure.energy import EnergyCounter, cpu_counter
 from anatune.measure.run.correctness import Correctness
@@ -39,7 +39,7 @@ class CpuSession:
         self.setting = setting
         self.counter: EnergyCounter | None = cpu_counter()
         self._constants = constant_tensors(setting.workload)
-        self._cold = Block("uint8", (cold_bytes,)) if cold_bytes else None
+        self._cold = ArgumentBlock("uint8", (cold_bytes,)) if cold_bytes else None
         self._inputs, self._want = setting.inputs(), setting.want()
         library = Library(setting.reference)
         copies = [_reference_call(setting.reference, library) for _ in range(threads)]
@@ -68,7 +68,7 @@ def _reference_call(artifact: CpuArtifact, library: Library) -> Callable[[], obj
     rng = np.random.default_rng(0)
     blocks = []
     for buffer in artifact.arguments:
-        block = Block(buffer.dtype, buffer.shape)
+        block = ArgumentBlock(buffer.dtype, buffer.shape)
         block.array[...] = rng.random(buffer.shape) - 0.5
         blocks.append(block)
     tensors = [block.tensor for block in blocks]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anatune.codegen.cuda.artifact import compile_facts
 from anatune.codegen.cuda.lower import cuda_kernel
-from anatune.codegen.toolchains import toolchain_of
+from anatune.codegen.toolchains import find_toolchain
 from anatune.core.schedule import Schedule
 from anatune.errors import BuildError, RunError
 from anatune.measure.cuda.apart import facts_apart
@@ -13,7 +13,7 @@ from anatune.measure.emulate.triton_interpreter import UNSEEN, check_program
 from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import Verification, expected, random_inputs
 from anatune.measure.run.rounding import operands_used
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.triton.program import TritonProgram
 
 
@@ -26,7 +26,7 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
     """Run a schedule's kernels on the CPU on random operands and compare with float64, see `anatune.verify`."""
     workload = schedule.check().workload
     try:
-        program = template_named(schedule.template).program(schedule)
+        program = get_template(schedule.template).program(schedule)
         kernel = None if isinstance(program, TritonProgram) else cuda_kernel(schedule)
     except BuildError as error:
         return Verification(False, message=str(error))
@@ -45,5 +45,5 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
 
 def inspect(schedule: Schedule, threads: int) -> dict[str, int]:
     """Return what the compiler reports about a schedule, see `anatune.inspect`."""
-    facts = facts_apart(schedule) if toolchain_of(schedule.template).APART else compile_facts(schedule)
+    facts = facts_apart(schedule) if find_toolchain(schedule.template).APART else compile_facts(schedule)
     return {**facts.numbers(), "flop": schedule.workload.flop}

@@ -11,10 +11,10 @@ from functools import partial
 
 import msgspec
 
-from anatune.codegen.toolchains import compilers_of, entry_of, toolchain_of
+from anatune.codegen.toolchains import describe_compilers, entry_of, find_toolchain
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
-from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.schedule import Schedule, check_schedule
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, MissingDependencyError, RunError, SpaceError
 from anatune.files import scratch_folder
@@ -24,7 +24,7 @@ from anatune.model.compilation import Compilation, CompiledSchedule
 from anatune.model.plan import Plan
 from anatune.named import check_all
 from anatune.resources import usable_cores
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.gpu.model import BaseGpuModel
 from anatune.templates.gpu.rules import gpu_of
 
@@ -99,7 +99,7 @@ def compile_schedules(
         An element of `schedules` is no schedule.
     """
     for schedule in schedules:
-        checked_schedule("compile", schedule)
+        check_schedule("compile", schedule)
     if not schedules:
         return
     refused = _find_refused(schedules)
@@ -128,7 +128,7 @@ def _find_refused(schedules: Sequence[Schedule]) -> dict[int, str]:
         if key in errors:
             continue
         try:
-            toolchain_of(schedule.template).check_target(gpu_of(schedule))
+            find_toolchain(schedule.template).check_target(gpu_of(schedule))
         except BuildError as error:
             errors[key] = error
         else:
@@ -184,7 +184,7 @@ def compile_ranking(
     chosen: dict[Hashable, int] = {}
     considered = 0
     for considered, schedule in enumerate(ranking, start=1):
-        key = template_named(schedule.template).program_key(schedule)
+        key = get_template(schedule.template).program_key(schedule)
         chosen.setdefault((schedule.template, key), considered - 1)
         if len(chosen) == count:
             break
@@ -218,7 +218,7 @@ def compile_ranking(
         for at in sorted(results)
     )
     left = tuple(place + 1 for at, place in enumerate(places) if at not in results)
-    version, _ = compilers_of([schedule.template for schedule in schedules])
+    version, _ = describe_compilers([schedule.template for schedule in schedules])
     return Compilation(version, entries, considered, left, time.monotonic() - began)
 
 
@@ -230,7 +230,7 @@ def check_compiler(hardware: GpuSpec | CpuSpec, templates: Sequence[str]) -> Non
         )
     errors: list[BuildError] = []
     missing = []
-    for chain in dict.fromkeys(map(toolchain_of, templates)):
+    for chain in dict.fromkeys(map(find_toolchain, templates)):
         try:
             chain.check_target(hardware)
         except MissingDependencyError:

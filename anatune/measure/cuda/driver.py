@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import DeviceError, RunError
 from anatune.measure.cuda.drivers.backends import NO_GPU, WITHOUT_GPU, make_backend
 from anatune.measure.cuda.drivers.driver_calls import Backend, Handle, KernelFaultError, LostDeviceError
@@ -301,7 +301,7 @@ class GpuDevice:
         ]
         for value in values:
             if not isinstance(value, np.generic):
-                raise RunError(f"argument {shown(value)} of {function.name}: expected a buffer or a numpy scalar")
+                raise RunError(f"argument {quote(value)} of {function.name}: expected a buffer or a numpy scalar")
         return self._backend.launcher(function.handle, grids, blocks, function.dynamic_shared_bytes, values)
 
     def graph(self, call: Callable[[], None]) -> tuple[Callable[[], None], Callable[[], None]]:

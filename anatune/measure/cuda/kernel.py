@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from anatune.codegen.cuda.artifact import GpuArtifact, build_schedule
-from anatune.codegen.toolchains import toolchain_of
+from anatune.codegen.toolchains import find_toolchain
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, BuildError, DeviceError, RunError, no_scratch
@@ -162,7 +162,7 @@ def build_gpu(schedule: Schedule, device: GpuDevice | None = None) -> GpuKernel:
         )
     try:
         with temporary_folder() as folder:
-            build = build_apart if toolchain_of(schedule.template).APART else build_schedule
+            build = build_apart if find_toolchain(schedule.template).APART else build_schedule
             return GpuKernel(schedule.workload, build(schedule, folder), device)
     except OSError as error:
         raise BuildError(no_scratch(error)) from None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from anatune.arguments import checked_choice
+from anatune.arguments import check_choice
 from anatune.codegen.cuda.artifact import GpuArtifact, read_image
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError
@@ -59,7 +59,7 @@ def check_l2(mode: str) -> str:
     SpaceError
         The mode is unknown.
     """
-    return checked_choice("l2", mode, L2_MODES)
+    return check_choice("l2", mode, L2_MODES)
 
 
 class Operands:

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import MOST_SEED, checked_integer, plain_array
+from anatune.arguments import MOST_SEED, check_integer, plain_array
 from anatune.core.accuracy import EPS, rounding_error
 from anatune.core.workload.access import FLOAT8_DTYPES, INTEGER_RANGE
 from anatune.core.workload.kernels import KERNELS
@@ -126,7 +126,7 @@ def random_inputs(workload: Workload, seed: int = 0) -> dict[str, Array]:
     RunError
         The operands do not fit into the free memory.
     """
-    seed = checked_integer("seed", seed, 0, MOST_SEED)
+    seed = check_integer("seed", seed, 0, MOST_SEED)
     check_memory(workload, checked=False)
     arrays: dict[str, Array] = {}
     factors = _typical_factors(workload)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anatune.core.workload.kernels import EPSILON, LARGEST
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.routing import routing_of
+from anatune.core.workload.routing import parse_routing
 from anatune.core.workload.scaling import E2M1, SCALED_FORMATS, SIDE
 
 _LOWEST, _LEAST = -1e300, 1e-300
@@ -236,7 +236,7 @@ def _ends(workload: Workload, rng: np.random.Generator) -> Drawn:
         chosen = rng.random((tokens, experts)).argpartition(top_k - 1, axis=1)[:, :top_k]
         counts = np.bincount(chosen.reshape(-1), minlength=experts)
     elif isinstance(spread, str):
-        routing = routing_of(spread, tokens, experts, top_k)
+        routing = parse_routing(spread, tokens, experts, top_k)
         counts = np.repeat(routing.rows, routing.experts.astype(np.int64)).astype(np.int64)
         counts = rng.permutation(np.pad(counts, (0, experts - len(counts))))
     else:

@@ -17,7 +17,7 @@ from anatune.core.trial import Measurement
 from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, DeviceError, RunError, no_scratch
 from anatune.files import scratch_folder
-from anatune.measure.place import Ask, WorkerState, asking, checked_of
+from anatune.measure.place import Ask, WorkerState, asking, check_workload
 from anatune.measure.run.build_processes import SET_UP, BuildJob, BuildProcesses, KeptBuilds, Limits, single_threaded
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.correctness import Expected, expected, random_inputs
@@ -416,7 +416,7 @@ class Measurer:
 
     def _job(self, schedule: Schedule) -> BuildJob:
         assert self._folder is not None
-        return BuildJob(checked_of(self.workload, schedule), self._folder / f"build-{next(self._numbers)}")
+        return BuildJob(check_workload(self.workload, schedule), self._folder / f"build-{next(self._numbers)}")
 
     def _may_build(self, jobs: Iterable[BuildJob]) -> bool:
         """Return whether another build may begin; if cores are shared, not while a built kernel waits for timing."""

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from anatune.core.schedule import Schedule
 from anatune.measure.run.correctness import Array
-from anatune.templates import template_named
+from anatune.templates import get_template
 
 
 def as_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -26,7 +26,7 @@ def operands_used(schedule: Schedule, inputs: Mapping[str, Array]) -> dict[str, 
     A correct kernel agrees with the float64 result of these operands within the tolerance of the workload's dtype.
     """
     workload = schedule.workload
-    on_tensor_cores = template_named(schedule.template).tensor_cores and workload.multiplies
+    on_tensor_cores = get_template(schedule.template).tensor_cores and workload.multiplies
     if not on_tensor_cores or workload.dtype != "float32":
         return dict(inputs)
     multiplied = {access.tensor for access in workload.reads}

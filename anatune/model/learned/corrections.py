@@ -16,17 +16,17 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from anatune.arguments import checked_path
+from anatune.arguments import check_path
 from anatune.core.hardware.files import user_spec_folder
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.decoding import from_json
 from anatune.disk_cache import versions_of
 from anatune.errors import MissingDependencyError, ModelVersionError, SpecError, UnknownNameError
-from anatune.files import OutputKind, check_folder, json_with, read_file, reason, replace_folder
+from anatune.files import OutputKind, check_folder, make_key_check, read_file, reason, replace_folder
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel, ResidualOptions, import_lightgbm
 from anatune.resources import data_folder
-from anatune.templates import TEMPLATES, template_named
+from anatune.templates import TEMPLATES, get_template
 from anatune.templates.base.model import Model
 
 AUTO, NONE = "auto", "none"
@@ -37,7 +37,7 @@ CALIBRATED = "calibrated"
 
 FORMAT = 1
 CARD = "card.json"
-_KIND = OutputKind("one of a correction", json_with("format", "feature_version", "kernels", "files"))
+_KIND = OutputKind("one of a correction", make_key_check("format", "feature_version", "kernels", "files"))
 """Kind of the card's file, for cards of any version."""
 _MOST_BYTES = 64 * 2**20
 """Largest size of a file, bytes."""
@@ -148,7 +148,7 @@ def save_correction(folder: Path, card: Card, model: ResidualModel) -> Card:
     card = msgspec.structs.replace(
         card, files=files, feature_names=model.names_, low=tuple(model.low_.tolist()), high=tuple(model.high_.tolist()),
         offset=model.offset_, noise=model.noise_, options=model.options,
-        feature_version=template_named(card.template).feature_version,
+        feature_version=get_template(card.template).feature_version,
         versions={"lightgbm": str(import_lightgbm().__version__), "python": platform.python_version()},
     )  # fmt: skip
     try:
@@ -199,7 +199,7 @@ def read_card(folder: Path) -> Card:
         raise ModelVersionError(
             f"{path}: template {versions.template!r}, expected one of {', '.join(TEMPLATES)}; train it again"
         )
-    expected = FORMAT, template_named(versions.template).feature_version
+    expected = FORMAT, get_template(versions.template).feature_version
     if (versions.format, versions.feature_version) != expected:
         command = "hw calibrate" if versions.kernels == CALIBRATED else "records train"
         raise ModelVersionError(
@@ -280,7 +280,7 @@ def digest_of_cards() -> str:
     return digest.hexdigest()
 
 
-def shipped_cards() -> dict[Path, Card]:
+def read_shipped_cards() -> dict[Path, Card]:
     """Return folder -> card of all corrections that are shipped with the package."""
     try:
         root = data_folder("models")
@@ -291,12 +291,12 @@ def shipped_cards() -> dict[Path, Card]:
     return {path.parent: read_card(path.parent) for path in cards}
 
 
-def shipped_correction(hardware: GpuSpec | CpuSpec, kernels: str) -> SavedCorrection | None:
+def find_shipped_correction(hardware: GpuSpec | CpuSpec, kernels: str) -> SavedCorrection | None:
     """Return the shipped correction for such kernels on the device, or None.
 
     A correction made for this device is preferred to one for its vendor. Without LightGBM the result is None.
     """
-    fitting = [(folder, card) for folder, card in shipped_cards().items() if card.applies(hardware, kernels)]
+    fitting = [(folder, card) for folder, card in read_shipped_cards().items() if card.applies(hardware, kernels)]
     fitting.sort(key=lambda found: hardware.name not in found[1].devices)
     try:
         return _load_cached(fitting[0][0]) if fitting else None
@@ -304,7 +304,7 @@ def shipped_correction(hardware: GpuSpec | CpuSpec, kernels: str) -> SavedCorrec
         return None
 
 
-def named_correction(name: str | Path) -> SavedCorrection:
+def find_named_correction(name: str | Path) -> SavedCorrection:
     """Return the correction in the folder `name`, or the shipped one of that name.
 
     Raises
@@ -314,10 +314,10 @@ def named_correction(name: str | Path) -> SavedCorrection:
     ModelVersionError, MissingDependencyError
         As in `load_correction`.
     """
-    folder = checked_path("correction", name, UnknownNameError)
+    folder = check_path("correction", name, UnknownNameError)
     if (folder / CARD).is_file():
         return load_correction(folder)
-    cards = shipped_cards()
+    cards = read_shipped_cards()
     for folder, card in cards.items():
         if card.name == str(name):
             return _load_cached(folder)
@@ -347,13 +347,13 @@ def find_correction(
     Raises
     ------
     ModelVersionError, UnknownNameError, MissingDependencyError
-        As in `named_correction`; without LightGBM "auto" gives None.
+        As in `find_named_correction`; without LightGBM "auto" gives None.
     """
-    name = str(checked_path("correction", correction, UnknownNameError))
+    name = str(check_path("correction", correction, UnknownNameError))
     if name == NONE:
         return None
     if name != AUTO:
-        return named_correction(correction)
+        return find_named_correction(correction)
     own_folders: list[Path] = []
     with contextlib.suppress(SpecError):  # without a home folder the user has no corrections
         folder = user_folder or user_correction_folder()
@@ -365,11 +365,11 @@ def find_correction(
                 return _load_cached(own_folder)
             except MissingDependencyError:
                 return None
-    kernels = template_named(template).corrections
-    return shipped_correction(hardware, kernels) if kernels else None
+    kernels = get_template(template).corrections
+    return find_shipped_correction(hardware, kernels) if kernels else None
 
 
-def corrected(model: Model, saved: SavedCorrection | None) -> Model:
+def apply_correction(model: Model, saved: SavedCorrection | None) -> Model:
     """Return a model with a saved correction, or the model itself if there is none.
 
     Raises

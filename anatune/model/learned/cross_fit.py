@@ -124,7 +124,7 @@ def cross_fit(
     return corrected_s
 
 
-def shrunk_residual(
+def fit_shrunk_residual(
     measured: Sequence[MeasuredPoints], options: ResidualOptions | None = None, num_folds: int = 3
 ) -> ResidualModel | None:
     """Return a model of which the most helpful share is used, or None if it does not help.

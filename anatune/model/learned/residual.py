@@ -63,7 +63,7 @@ class ResidualOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     update_trees, update_leaves : int
         Size of the trees that `ResidualModel.update` adds.
     share : float
-        Share of the ensemble's prediction that is used, in [0, 1]; see `cross_fit.shrunk_residual`.
+        Share of the ensemble's prediction that is used, in [0, 1]; see `cross_fit.fit_shrunk_residual`.
     """
 
     num_trees: int = 200

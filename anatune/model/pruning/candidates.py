@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.schedule import Schedule, check_schedule
 from anatune.core.workload.nest import Workload
-from anatune.model.pruning.diversity import MOST_DIVERSE, beginning, error_quantities
+from anatune.model.pruning.diversity import MOST_DIVERSE, beginning_rows, error_quantities
 from anatune.model.pruning.order import ChosenPoints
-from anatune.model.pruning.subset import Subset, describe_likeness, kept_count
-from anatune.templates import template_named
+from anatune.model.pruning.subset import Subset, count_kept, describe_likeness
+from anatune.templates import get_template
 from anatune.templates.base.model import Model, Rule
 
 
@@ -45,9 +45,9 @@ class CandidateSubset(Subset):
         *,
         diverse: bool = True,
     ) -> None:
-        kept_count(keep, 1)
+        count_kept(keep, 1)
         self.workload, self.hardware, self.keep = workload, hardware, keep
-        self.candidates = [checked_schedule("candidates", candidate) for candidate in candidates]
+        self.candidates = [check_schedule("candidates", candidate) for candidate in candidates]
         self._models: dict[str, Model] = {}
         self._model_of = model_of
         self.candidates = list(dict.fromkeys(self.candidates))
@@ -55,7 +55,7 @@ class CandidateSubset(Subset):
         legal = [place for place, prediction in enumerate(self._predictions) if prediction.legal]
         self._sorted = sorted(legal, key=lambda place: self._predictions[place].time_s)
         self._chosen: ChosenPoints | None = None
-        if diverse and 0 < self.num_kept <= MOST_DIVERSE and all(template_named(name).diverse for name in self._models):
+        if diverse and 0 < self.num_kept <= MOST_DIVERSE and all(get_template(name).diverse for name in self._models):
             self._choose()
         self._places = {self.candidates[at]: place for place, at in reversed(list(enumerate(self._sorted, 1)))}
         self.rules = tuple(rule for model in self._models.values() for rule in model.rules)
@@ -80,7 +80,7 @@ class CandidateSubset(Subset):
     def _choose(self) -> None:
         """Move the chosen schedules to the front."""
         times = np.array([self._predictions[at].time_s for at in self._sorted])
-        rows = beginning(times, self.num_kept)
+        rows = beginning_rows(times, self.num_kept)
         pool, times = [self._sorted[row] for row in rows.tolist()], times[rows]
         self._pool = {self.candidates[at] for at in pool}
         self._chosen = ChosenPoints(times, self._quantities([self.candidates[at] for at in pool]), self.num_kept)
@@ -99,7 +99,7 @@ class CandidateSubset(Subset):
     @property
     def num_kept(self) -> int:
         """Number of candidates that are kept."""
-        return kept_count(self.keep, self.num_legal)
+        return count_kept(self.keep, self.num_legal)
 
     def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:
         chosen = self._sorted[start:stop]

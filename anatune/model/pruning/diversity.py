@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.templates.base.model import Model
-from anatune.templates.base.ranking import apart
+from anatune.templates.base.ranking import mark_distinct_times
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -63,13 +63,13 @@ def common_error(quantities: Floats, others: Floats) -> Floats:
     return common
 
 
-def beginning(time_s: Floats, count: int) -> Integers:
+def beginning_rows(time_s: Floats, count: int) -> Integers:
     """Return the rows of a predicted order from which `count` points are chosen, ascending.
 
     They are the first rows, and the first rows of different predicted times, because a list may begin with many ties.
     """
     most = max(POOL, POOL_SHARE * count)
-    different = np.flatnonzero(apart(time_s))[:most]
+    different = np.flatnonzero(mark_distinct_times(time_s))[:most]
     return np.union1d(np.arange(min(most, len(time_s))), different)
 
 
@@ -83,7 +83,7 @@ def leading_count(count: int) -> int:
     return -(-(count**2) // (count + _DRAWS)) if count > 0 else 0
 
 
-def choose(time_s: Floats, quantities: Floats, count: int) -> Integers:
+def choose_diverse(time_s: Floats, quantities: Floats, count: int) -> Integers:
     """Return the rows of `count` points (at most all), in the order in which they are chosen: (count,) int64.
 
     The first `leading_count(count)` rows come first.

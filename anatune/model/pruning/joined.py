@@ -15,7 +15,7 @@ from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.model.joint import join_guarantees, sum_rejections
 from anatune.model.plan import JoinedSpace, space_tree
-from anatune.model.pruning.subset import MOST_EXACT, SAMPLE, RankedSubset, SpaceSubset, kept_count
+from anatune.model.pruning.subset import MOST_EXACT, SAMPLE, RankedSubset, SpaceSubset, count_kept
 from anatune.templates.base.model import Guarantee, Model, Progress, Rule
 from anatune.templates.base.space import Space
 
@@ -70,12 +70,12 @@ class JoinedSubset(RankedSubset):
     @cached_property
     def num_kept(self) -> int:
         """Largest number of schedules that are kept."""
-        return min(kept_count(self.keep, self.num_legal), sum(part.num_kept for part in self._parts))
+        return min(count_kept(self.keep, self.num_legal), sum(part.num_kept for part in self._parts))
 
     @cached_property
     def _parts(self) -> tuple[SpaceSubset, ...]:
         """The templates' subsets, each as large as the whole, because one template may have all kept schedules."""
-        count = kept_count(self.keep, self.num_legal)
+        count = count_kept(self.keep, self.num_legal)
         return tuple(part.with_count(max(1, count)) for part in self._asked)
 
     @cached_property

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.model.learned.corrected import SHORTLIST
-from anatune.model.pruning.diversity import POOL, POOL_SHARE, choose, common_error, error_quantities
+from anatune.model.pruning.diversity import POOL, POOL_SHARE, choose_diverse, common_error, error_quantities
 from anatune.templates.base.model import Model, Progress, Ranking
-from anatune.templates.base.ranking import apart
+from anatune.templates.base.ranking import mark_distinct_times
 
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -43,7 +43,7 @@ class PointOrder(Protocol):
         """Return the first `count` points, or fewer if there are no more: (num_points, columns) int64."""
 
 
-class PlainOrder:
+class AnalyticalOrder:
     """The order of an analytical model.
 
     Parameters
@@ -102,7 +102,7 @@ class PlainOrder:
         self._points, times = listing
         self._complete = len(self._points) == self.ranking.num_legal
         if self.distinct:
-            self._points = self._points[apart(times)]
+            self._points = self._points[mark_distinct_times(times)]
         if len(self._points) < 2 * before:
             self._share = min(_WIDEST, self._share**2)
         return True
@@ -119,7 +119,7 @@ class CorrectedOrder:
         Number of points of the first pool.
     """
 
-    def __init__(self, model: Model, plain: PlainOrder, pool: int) -> None:
+    def __init__(self, model: Model, plain: AnalyticalOrder, pool: int) -> None:
         self._model, self._plain = model, plain
         self.ranking = plain.ranking
         self._pool = pool
@@ -174,7 +174,7 @@ class ChosenPoints:
     """
 
     def __init__(self, time_s: Floats, quantities: Floats, count: int) -> None:
-        self.rows: Points = np.sort(choose(time_s, quantities, count))
+        self.rows: Points = np.sort(choose_diverse(time_s, quantities, count))
         self._time_s, self._quantities = time_s[self.rows], quantities[self.rows]
 
     def likeness(self, time_s: float, quantities: Floats) -> Likeness:
@@ -220,7 +220,7 @@ class ChosenOrder:
     def __init__(
         self,
         model: Model,
-        plain: PlainOrder,
+        plain: AnalyticalOrder,
         count: int,
         *,
         distinct: bool = False,
@@ -233,13 +233,13 @@ class ChosenOrder:
         parts = [plain.first(max(SHORTLIST, count) if distinct else SHORTLIST), samples[fastest]]
         pool = _merge_points(model, parts, express)
         if len(pool) < POOL_SHARE * count and not distinct:  # a small space: also ties
-            parts.append(PlainOrder(analytical).first(POOL_SHARE * count))
+            parts.append(AnalyticalOrder(analytical).first(POOL_SHARE * count))
             pool = _merge_points(model, parts, express)
         time_s = model.times(pool)[0]
         order = np.argsort(time_s, kind="stable")
         pool, time_s = pool[order], time_s[order]
         if distinct:
-            first = apart(time_s)
+            first = mark_distinct_times(time_s)
             pool, time_s = pool[first], time_s[first]
         self.chosen = ChosenPoints(time_s, error_quantities(model, pool), count)
         self._pool = {point.tobytes() for point in pool}

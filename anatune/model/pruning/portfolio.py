@@ -29,7 +29,7 @@ right axes, 0.5 with wrong axes or another device's spec (bench/replay/foreign_k
 _STEPS = 100
 
 
-def portfolio(time_s: Floats, coordinates: Floats, count: int, spread: float, seed: int = 0) -> Integers:
+def choose_portfolio(time_s: Floats, coordinates: Floats, count: int, spread: float, seed: int = 0) -> Integers:
     """Return the rows of `count` candidates, ascending: the one predicted fastest, and others drawn at random.
 
     Parameters
@@ -62,7 +62,7 @@ def portfolio(time_s: Floats, coordinates: Floats, count: int, spread: float, se
     return np.flatnonzero(chosen)
 
 
-def value_places(values: Sequence[object]) -> Floats:
+def value_positions(values: Sequence[object]) -> Floats:
     """Return the positions of a parameter's values among its different values, in [0, 1], as a coordinate."""
     different = list(dict.fromkeys(values))
     with contextlib.suppress(TypeError):  # numbers and text cannot be sorted together

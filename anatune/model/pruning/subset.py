@@ -11,17 +11,17 @@ from functools import cached_property
 import msgspec
 import numpy as np
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.prediction import Prediction
-from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.schedule import Schedule, check_schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.model.learned.corrected import SHORTLIST
 from anatune.model.pruning.diversity import MOST_DIVERSE
-from anatune.model.pruning.order import ChosenOrder, CorrectedOrder, Likeness, PlainOrder, PointOrder
-from anatune.templates import template_named
+from anatune.model.pruning.order import AnalyticalOrder, ChosenOrder, CorrectedOrder, Likeness, PointOrder
+from anatune.templates import get_template
 from anatune.templates.base.model import Guarantee, Model, Progress, Ranking, Rule
 from anatune.templates.base.space import Space
 
@@ -81,7 +81,7 @@ class Verdict(msgspec.Struct, frozen=True):
         return self.text
 
 
-def kept_count(keep: float, num_legal: int) -> int:
+def count_kept(keep: float, num_legal: int) -> int:
     """Return how many of `num_legal` schedules are kept; `anatune.prune` explains `keep`.
 
     Raises
@@ -94,7 +94,7 @@ def kept_count(keep: float, num_legal: int) -> int:
         return min(int(keep), num_legal)
     if is_number and 0.0 < keep < 1.0:
         return math.ceil(float(keep) * num_legal)
-    raise SpaceError(f"keep is {shown(keep)}, expected a share above 0 and below 1, or a count (an integer >= 1)")
+    raise SpaceError(f"keep is {quote(keep)}, expected a share above 0 and below 1, or a count (an integer >= 1)")
 
 
 class Subset(ABC):
@@ -162,7 +162,7 @@ class Subset(ABC):
         SpaceError
             The argument is not a Schedule, or belongs to another workload or template.
         """
-        checked_schedule("explain", schedule)
+        check_schedule("explain", schedule)
         prediction, kept, position, remark = self._find(schedule)
         best_s, cut_s = self._time_range()
         time_s = prediction.time_s
@@ -258,7 +258,7 @@ class SpaceSubset(RankedSubset):
         diverse: bool = True,
         progress: Progress | None = None,
     ) -> None:
-        kept_count(keep, 1)
+        count_kept(keep, 1)
         if distinct and isinstance(keep, float):
             raise SpaceError(f"keep is {keep}, expected a count (an integer) of distinct schedules, as keep=100")
         self.workload, self.hardware = model.workload, model.hardware
@@ -266,7 +266,7 @@ class SpaceSubset(RankedSubset):
         self.space = model.space
         self.model, self._time_limit_s, self._distinct = model, time_limit_s, distinct
         self._progress = progress
-        self._diverse = diverse and template_named(model.space.template).diverse
+        self._diverse = diverse and get_template(model.space.template).diverse
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_progress": None}
@@ -288,11 +288,11 @@ class SpaceSubset(RankedSubset):
         return (self.space,)
 
     @cached_property
-    def _plain(self) -> PlainOrder:
+    def _plain(self) -> AnalyticalOrder:
         most = _MOST_TIMED if isinstance(self.keep, float) else min(_POOL * int(self.keep), _MOST_TIMED)
         few = self._may_choose and not isinstance(self.keep, float) and self.keep <= MOST_DIVERSE
         distinct = self._distinct or few
-        return PlainOrder(
+        return AnalyticalOrder(
             self.model.plain, self._time_limit_s, max(SHORTLIST, most), distinct=distinct, progress=self._progress
         )
 
@@ -307,7 +307,7 @@ class SpaceSubset(RankedSubset):
             plain = (
                 self._plain
                 if self._plain.distinct
-                else PlainOrder(self.model.plain, distinct=True, progress=self._progress)
+                else AnalyticalOrder(self.model.plain, distinct=True, progress=self._progress)
             )
             return ChosenOrder(self.model, plain, self.num_kept, distinct=self._distinct)
         if not self.model.is_corrected:
@@ -337,7 +337,7 @@ class SpaceSubset(RankedSubset):
     @cached_property
     def num_kept(self) -> int:
         """Largest number of schedules that are kept."""
-        num_requested = kept_count(self.keep, self.num_legal)
+        num_requested = count_kept(self.keep, self.num_legal)
         return min(num_requested, len(self._plain.ranking.points)) if self._time_limit_s is not None else num_requested
 
     def _batch(self, start: int, stop: int) -> tuple[list[Schedule], list[Prediction]]:

@@ -14,15 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import checked_integer, shown
+from anatune.arguments import check_integer, quote
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
-from anatune.model.joint import asked_templates
+from anatune.model.joint import choose_templates
 from anatune.model.ranges.choice import TOLERANCE, ProgramChoice, minimise_count, minimise_mean, minimise_worst
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.base.family import Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 
@@ -64,11 +64,11 @@ def check_goal(workload: RangedWorkload, kernels: object, loss: object, weights:
         raise SpaceError("plan_range: give either kernels (their largest number) or loss (the largest allowed loss)")
     if loss is not None:
         if isinstance(loss, bool) or not isinstance(loss, Real) or not 0.0 < float(loss) < math.inf:
-            raise SpaceError(f"plan_range: loss is {shown(loss)}, expected a number above 0; 0.05 is 5 %")
+            raise SpaceError(f"plan_range: loss is {quote(loss)}, expected a number above 0; 0.05 is 5 %")
         if weights is not None:
             raise SpaceError("plan_range: weights are given with loss, but they need kernels; leave them out")
         return Goal(loss=float(loss))
-    count, most = checked_integer("plan_range: kernels", kernels, 1), min(MOST_PROGRAMS, len(workload.extents))
+    count, most = check_integer("plan_range: kernels", kernels, 1), min(MOST_PROGRAMS, len(workload.extents))
     if count > most:
         expected = f"at most {MOST_PROGRAMS}" if most == MOST_PROGRAMS else f"at most the number of extents, {most}"
         raise SpaceError(f"plan_range: kernels is {count}, expected {expected}")
@@ -81,7 +81,7 @@ def check_goal(workload: RangedWorkload, kernels: object, loss: object, weights:
         table = np.empty(0)
     if table.shape != (len(workload.extents),) or not np.isfinite(table).all() or (table < 0).any() or not table.sum():
         raise SpaceError(
-            f"plan_range: weights are {shown(weights)}, expected {len(workload.extents)} numbers >= 0, one for each "
+            f"plan_range: weights are {quote(weights)}, expected {len(workload.extents)} numbers >= 0, one for each "
             "extent, or a mapping from extents to numbers, not all 0"
         )
     return Goal(programs=count, weights=table / table.sum())
@@ -143,13 +143,13 @@ def find_families(
         No template has programs for this range.
     """
     ends = (workload.largest, workload.at(workload.extents[0]))
-    applicable = dict.fromkeys(name for end in ends for name in asked_templates(end, hardware, None, STANDARD))
-    names = applicable if template is None else asked_templates(workload.largest, hardware, template, None)
+    applicable = dict.fromkeys(name for end in ends for name in choose_templates(end, hardware, None, STANDARD))
+    names = applicable if template is None else choose_templates(workload.largest, hardware, template, None)
     families, refusals = [], []
     for name in names:
-        if template_named(name).has_ranges:
+        if get_template(name).has_ranges:
             try:
-                families.append(template_named(name).family(workload, hardware))
+                families.append(get_template(name).family(workload, hardware))
             except SpaceError as error:
                 refusals.append(error)
     if not families and refusals:

@@ -25,7 +25,7 @@ from anatune.network.compiling.divided import NothingCompiledError, make_whole_r
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.onnx.call import UnknownValueError
-from anatune.network.graph.onnx.reading import onnx_dtype, put_in_order
+from anatune.network.graph.onnx.reading import onnx_dtype, sort_nodes
 from anatune.network.graph.torch.arrays import any_array
 from anatune.network.relax.onnx_files import inputs_of, load_onnx
 from anatune.threads import new_lock
@@ -236,7 +236,7 @@ def _model_of(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
         model = onnx.load_from_string(source) if isinstance(source, bytes) else source
     except Exception as error:
         raise WorkloadError(f"the {len(source)} bytes are no ONNX model ({error})") from error
-    put_in_order(model.graph)
+    sort_nodes(model.graph)
     return model
 
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from anatune.codegen.compat import lacks_feature
 from anatune.codegen.extremes import register_pipeline
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.errors import BuildError, WorkloadError
 from anatune.measure.named_hardware import HardwareLike
 from anatune.named import import_optional
@@ -49,7 +49,7 @@ def pipeline(hw: HardwareLike = "host", threads: int | None = None, accuracy: st
         As `anatune.compile`. TVM turns errors of the pass into a RuntimeError with the same text.
     """
     tvm = import_optional("tvm", "tvm", "the pipeline anatune.adapters.relax")
-    accuracy = checked_accuracy("pipeline: accuracy", accuracy)
+    accuracy = validate_accuracy("pipeline: accuracy", accuracy)
     device, request = require_cpu(hw), CompileRequest(threads=threads, accuracy=accuracy)
     CpuTarget(device, request)  # refuses wrong options early
 

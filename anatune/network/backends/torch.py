@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any, TypeAlias
 
-from anatune.arguments import checked_flag, checked_integer, shown
+from anatune.arguments import check_flag, check_integer, quote
 from anatune.errors import AnatuneError, SpaceError, WorkloadError
 from anatune.network.backends.torch_blocks import (
     bind_constants,
@@ -36,7 +36,7 @@ from anatune.network.compiling.compiled import CompiledModel
 from anatune.network.graph.nodes import HALVES
 from anatune.network.relax.frontends import decompose, export_module
 from anatune.report import units
-from anatune.threads import in_turn, new_lock, one_by_one
+from anatune.threads import compile_in_turn, new_lock, run_in_turn
 from anatune.untyped import ExportedProgram, TorchArgument, TorchTensor, fx, nn
 
 __all__ = ["OPTIONS", "backend"]
@@ -80,11 +80,11 @@ def backend(
     for name in settings:
         if name not in OPTIONS:
             raise SpaceError(f"torch.compile: option {name!r} is unknown, expected one of {', '.join(OPTIONS)}")
-    strict = checked_flag("torch.compile: strict", settings.pop("strict", False))
-    fewest = checked_integer("torch.compile: min_block_size", settings.pop("min_block_size", 1), 1, 1 << 30)
+    strict = check_flag("torch.compile: strict", settings.pop("strict", False))
+    fewest = check_integer("torch.compile: min_block_size", settings.pop("min_block_size", 1), 1, 1 << 30)
     word = settings.pop("weights", "checked")
     if word not in ("checked", "frozen"):
-        raise SpaceError(f"torch.compile: weights is {shown(word)}, expected 'checked' or 'frozen'")
+        raise SpaceError(f"torch.compile: weights is {quote(word)}, expected 'checked' or 'frozen'")
     return _SubGraph(graph, settings, strict, fewest, is_checked=word == "checked").run
 
 
@@ -153,7 +153,7 @@ class _SubGraph:
             return (tuple(constants), numbers, self._digests.digest([*weights, *self._attribute_tensors]))
         return (tuple(constants), numbers, *((self._version(weight), weight.data_ptr()) for weight in weights))
 
-    @in_turn
+    @run_in_turn
     def _find_model(
         self, constants: Mapping[int, TorchTensor], weights: Sequence[TorchTensor], inputs: Sequence[TorchArgument]
     ) -> _CompiledSubGraph | None:
@@ -177,8 +177,8 @@ class _SubGraph:
             if isinstance(one, self._torch.Tensor) and not is_static(one) and place not in self._numbers
         )
 
-    @one_by_one  # taken before the lock of this sub-graph, as by a thread that calls sub-graphs while it compiles
-    @in_turn
+    @compile_in_turn  # taken before the lock of this sub-graph, as by a thread that calls sub-graphs while it compiles
+    @run_in_turn
     def _compile(
         self, arguments: Sequence[TorchArgument], constants: Mapping[int, TorchTensor], weights: Sequence[TorchTensor]
     ) -> tuple[_CompiledSubGraph | None, object]:
@@ -281,7 +281,7 @@ class _SubGraph:
             if isinstance(argument, int) and not isinstance(argument, bool):
                 continue  # the size of another argument
             if not isinstance(argument, torch.Tensor):
-                raise WorkloadError(f"it takes {shown(argument)}, expected tensors and sizes of tensors")
+                raise WorkloadError(f"it takes {quote(argument)}, expected tensors and sizes of tensors")
             if argument.device.type not in kinds or argument.layout != torch.strided:
                 raise WorkloadError(
                     f"it takes a tensor on {argument.device} ({argument.layout}), expected dense tensors on the CPU, "

@@ -16,7 +16,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple, TypeAlias
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import WorkloadError
 from anatune.untyped import TorchArgument, TorchSize, TorchTensor, fx, sympy, torch
 
@@ -194,11 +194,11 @@ class SubGraphOutputs:
         """Return the source of an output; errors as the class."""
         torch = self._torch
         if value is None and isinstance(node, torch.fx.Node):
-            raise WorkloadError(f"it returns {shown(node)} of unknown type, expected tensors and sizes")
+            raise WorkloadError(f"it returns {quote(node)} of unknown type, expected tensors and sizes")
         if value is None or isinstance(value, bool | int | float | torch.SymInt):
             return _OutputSource("value", self._check_number(value))
         if not isinstance(value, torch.Tensor) or hasattr(value, "__tensor_flatten__"):
-            raise WorkloadError(f"it returns {shown(value)}, expected tensors and sizes")
+            raise WorkloadError(f"it returns {quote(value)}, expected tensors and sizes")
         for index, argument in enumerate(self._arguments):
             if argument is value:
                 return _OutputSource("same", index)

@@ -68,7 +68,7 @@ def run_model(
 
     import numpy as np
 
-    from anatune.cli.outputs import ARRAYS, marked
+    from anatune.cli.outputs import ARRAYS, mark_archive
     from anatune.files import Output
     from anatune.network.compiling.compiled import draw_state
     from anatune.network.compiling.divided import load
@@ -99,7 +99,7 @@ def run_model(
         stream = io.BytesIO()
         saved = {one.name: _storage(one.name, array) for one, array in zip(model.summary.outputs, outputs, strict=True)}
         np.savez(stream, **saved)  # type: ignore[arg-type]
-        target.write(marked(stream.getvalue()))
+        target.write(mark_archive(stream.getvalue()))
     if options.benchmark:
         results["benchmark"] = model.benchmark(*arrays, runs=options.runs)
     measured = model.profile(*arrays) if options.profile else None

@@ -14,13 +14,13 @@ import numpy as np
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.sizes import Size, at_run_time
+from anatune.core.sizes import Size, is_run_time
 from anatune.core.workload.operators import batch_matmul, matmul
 from anatune.network.graph.nodes import Graph, Node, tensor_type
 from anatune.network.graph.operators import ATTENTION
-from anatune.network.graph.passes.attention import with_attention
-from anatune.network.graph.passes.precision import stored
-from anatune.network.kernels.attention import AttentionKernel, Blocks, pitch, tile_rows, tile_schedule
+from anatune.network.graph.passes.attention import fuse_attention
+from anatune.network.graph.passes.precision import store_16_bit
+from anatune.network.kernels.attention import AttentionKernel, QueryBlocks, pitch, tile_rows, tile_schedule
 from anatune.network.kernels.rows import RowKernel, row_function
 from anatune.templates.cpu.model.model import CpuModel
 
@@ -118,7 +118,7 @@ def plan_attentions(
         decisions.append(is_faster)
         return is_faster
 
-    graph = stored(with_attention(graph, pays))
+    graph = store_16_bit(fuse_attention(graph, pays))
     groups: dict[AttentionKernel, list[Node]] = {}
     for node in graph.nodes():
         if node.op == ATTENTION:
@@ -155,19 +155,19 @@ def attention_at_run_time(planned: AttentionKernel, node: Node) -> AttentionKern
     compute, lanes = like.hardware.compute, like.hardware.fp32_lanes
     rows = tile_rows(like, 2)
     most = rows * -(-math.ceil(compute.fma_latency_cycles * compute.fma_per_cycle) // rows)  # one vector of sums a row
-    if not at_run_time(kernel.queries):
+    if not is_run_time(kernel.queries):
         rows, most = min(rows, kernel.queries), min(most, kernel.queries)
     unroll = max(size for size in range(1, _MOST_UNROLLED + 1) if kernel.dim % size == 0)
     scores = tile_schedule(like, rows, _TILE_VECTORS * lanes, kernel.dim, unroll)
     values = tile_schedule(like, rows, min(2 * lanes, kernel.value_dim), 2, 1)
-    blocks = Blocks(0, (kernel.queries + most - 1) // most, most, kernel.keys, scores, values)
+    blocks = QueryBlocks(0, (kernel.queries + most - 1) // most, most, kernel.keys, scores, values)
     return dataclasses.replace(kernel, blocks=(blocks,))
 
 
 class _AttentionChoice(NamedTuple):
     """Blocks of queries, the number of threads that share a head, and the seconds of a call by part."""
 
-    blocks: tuple[Blocks, ...]
+    blocks: tuple[QueryBlocks, ...]
     parts: int
     parts_s: Mapping[str, float]
 
@@ -225,13 +225,13 @@ class _AttentionPlanner:
     def _choose_blocks(self, node: Node, rows: int) -> _AttentionChoice:
         """Return the choice for an attention with blocks of `rows` queries."""
         batch, _, keys, dim, value_dim = _sizes(node)
-        blocks: list[Blocks] = []
+        blocks: list[QueryBlocks] = []
         all_costs: list[dict[str, float]] = []
         for first, count, size, seen in _divide(node.attributes["queries"], keys, rows, node.attributes["visible"]):
             (scores, scores_s), (values, values_s) = (
                 self._product(size, seen, dim), self._product(size, value_dim, seen)
             )  # fmt: skip
-            blocks.append(Blocks(first, count, size, seen, scores, values))
+            blocks.append(QueryBlocks(first, count, size, seen, scores, values))
             block_costs = {"scores": scores_s, "softmax": size * self._row_s(node, seen), "values": values_s}
             all_costs += [block_costs] * count
         threads = self.hardware.compute.num_cores
@@ -283,7 +283,7 @@ class _AttentionPlanner:
         return size / hardware.dram.core_bandwidth_bytes_per_s
 
 
-def _make_kernel(node: Node, blocks: tuple[Blocks, ...], parts: int) -> AttentionKernel:
+def _make_kernel(node: Node, blocks: tuple[QueryBlocks, ...], parts: int) -> AttentionKernel:
     attributes, mask = node.attributes, node.arguments[3:]
     names = ("batch", "heads", "queries", "keys", "dim", "value_dim", "places", "scale", "zero_rows", "block", "causal")
     return AttentionKernel(

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from anatune.codegen.compat import array_of
+from anatune.codegen.compat import convert_to_array
 from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.text import workload_to_text
 from anatune.errors import AnatuneError, BuildError, DivisionError, RunError, WorkloadError
@@ -28,8 +28,8 @@ from anatune.network.compiling.memory import release_freed_memory, views
 from anatune.network.compiling.planning import PlannedKernel
 from anatune.network.compiling.sizes.called import fit_state_sizes
 from anatune.network.compiling.weights import pack_weights
-from anatune.network.graph.folding import value_of
-from anatune.network.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, values_in
+from anatune.network.graph.folding import evaluate_node
+from anatune.network.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, iterate_values
 from anatune.network.graph.operators import PRODUCTS
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.summary import Check, ModelSummary
@@ -372,7 +372,7 @@ class FaultSearch:
             runner = LibraryRunner(temp / "model.so", [tensor_of(view) for view in views(memory, places)], self.threads)
             result = runner.run(*(tensor_of(array) for array in inputs))
             listed = list(result) if graph.is_tuple else [result]
-            return [np.array(array_of(one)) for one in listed]
+            return [np.array(convert_to_array(one)) for one in listed]
         finally:
             shutil.rmtree(temp, ignore_errors=True)
 
@@ -414,10 +414,10 @@ def _expected_result(node: Node, values: Mapping[Value, Array]) -> Array | None:
     def array_for(value: Value) -> Array:
         return value.array if isinstance(value, Constant) else values[value]
 
-    if any(not isinstance(one, Constant) and one not in values for one in values_in(node.arguments)):
+    if any(not isinstance(one, Constant) and one not in values for one in iterate_values(node.arguments)):
         return None
     if node.op not in PRODUCTS:
-        return value_of(node, values)
+        return evaluate_node(node, values)
     workload = workload_of(node)
     tensors = [access.tensor for access in workload.operands]
     return reference(workload, {t: array_for(one) for t, one in zip(tensors, node.arguments, strict=True)})

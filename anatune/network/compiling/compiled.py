@@ -15,12 +15,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from anatune.arguments import checked_integer, checked_path, plain_array, shown
-from anatune.codegen.compat import array_of
+from anatune.arguments import check_integer, check_path, plain_array, quote
+from anatune.codegen.compat import convert_to_array
 from anatune.codegen.pool import set_threads
 from anatune.errors import RecordError, RunError
-from anatune.files import reason, remove_with, scratch_folder
-from anatune.measure.cpu.blocks import Block, tensor_of
+from anatune.files import reason, remove_folder_with, scratch_folder
+from anatune.measure.cpu.blocks import ArgumentBlock, tensor_of
 from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.run.correctness import array_dtype
 from anatune.network.compiling import folder
@@ -31,7 +31,7 @@ from anatune.network.graph.summary import ModelSummary, TensorSummary
 from anatune.network.graph.torch.arrays import array_of_torch
 from anatune.network.relax.machine import Frame, LibraryRunner
 from anatune.printable import printable
-from anatune.threads import LockedProperty, in_turn, new_lock
+from anatune.threads import LockedProperty, new_lock, run_in_turn
 from anatune.untyped import tvm
 
 __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
@@ -106,7 +106,7 @@ class CompiledModel:
         except OSError as error:
             raise RunError(f"{library} cannot be read: {reason(error)}; compile the model again") from None
         if scratch is not None:
-            remove_with(self, scratch)
+            remove_folder_with(self, scratch)
         if summary.device == "cpu" and not is_cached:
             _ = self._machine  # a model for a GPU need not run on this machine
 
@@ -170,7 +170,7 @@ class CompiledModel:
                 addresses.add(address)
         finally:
             self._machine.return_frame(frame)
-        return self._convert_outputs(outputs, array_of, inputs)
+        return self._convert_outputs(outputs, convert_to_array, inputs)
 
     def _convert_outputs(
         self, outputs: Sequence[object], array_for: Callable[[tvm.runtime.Tensor], Array], inputs: Sequence[object]
@@ -183,13 +183,13 @@ class CompiledModel:
             results = tuple(map(array_for, outputs))
         return results if self.summary.is_tuple else results[0]
 
-    @in_turn
+    @run_in_turn
     def reset(self) -> None:
         """Set the state to its initial values: the next call begins another stream."""
         self._state.reset()
 
     @property
-    @in_turn
+    @run_in_turn
     def state(self) -> dict[str, Array]:
         """Copies of the tensors that stay in the model between calls, by the names of their inputs and buffers.
 
@@ -198,7 +198,7 @@ class CompiledModel:
         return self._state.arrays()
 
     @state.setter
-    @in_turn
+    @run_in_turn
     def state(self, arrays: Mapping[str, Array]) -> None:
         self._state.set_arrays(arrays)
 
@@ -246,7 +246,7 @@ class CompiledModel:
         repeats : int
             Number of runs, >= 1.
         """
-        repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
+        repeats = check_integer("profile: repeats", repeats, 1, 10_000)
         return self._machine.times(self._arguments_on_copy(inputs or self.random_inputs()), repeats)
 
     def benchmark(self, *inputs: object, runs: int = 30) -> dict[str, float]:
@@ -257,7 +257,7 @@ class CompiledModel:
         dict
             "runs", "median_s", "least_s", "most_s".
         """
-        runs = checked_integer("benchmark: runs", runs, 1, 1_000_000)
+        runs = check_integer("benchmark: runs", runs, 1, 1_000_000)
         call = self.prepared(*(inputs or self.random_inputs()))
         call()
         times = []
@@ -276,9 +276,9 @@ class CompiledModel:
             Run the model on random inputs and add the measured times.
         """
         from anatune.network.report import model_lines  # late: only reports need it
-        from anatune.report.text import plain
+        from anatune.report.text import join_lines
 
-        return plain(model_lines(self.summary, self.profile() if measure else None, width=_WIDTH))
+        return join_lines(model_lines(self.summary, self.profile() if measure else None, width=_WIDTH))
 
     def save(self, path: str | Path) -> None:
         """Write the model into a folder. A model that is there is replaced, and stays complete until then.
@@ -290,7 +290,7 @@ class CompiledModel:
         RecordError
             The folder cannot be written, or contains something else.
         """
-        folder.write(checked_path("save: path", path, RecordError), [self.to_saved_model()])
+        folder.write(check_path("save: path", path, RecordError), [self.to_saved_model()])
 
     def to_saved_model(self) -> folder.SavedModel:
         """Return the files and the summary that a folder stores of the model."""
@@ -304,7 +304,7 @@ class CompiledModel:
         types = [(one.dtype, shape_at(one, {})) for one in summary.inputs]
         if not all(0 < math.prod(shape) <= _MOST_COPIED_ELEMENTS for _, shape in types):
             return []
-        return [(block.array, block.tensor) for block in itertools.starmap(Block, types)]
+        return [(block.array, block.tensor) for block in itertools.starmap(ArgumentBlock, types)]
 
     def _copy_inputs(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
         """Return small inputs copied into the frame's own tensors; [] if the inputs need the full checks."""
@@ -338,7 +338,7 @@ class CompiledModel:
         before, behind = state.arguments(sizes)
         return tensors, [*before, *tensors, *behind], sizes
 
-    @in_turn
+    @run_in_turn
     def _arguments_on_copy(self, inputs: Sequence[object]) -> _Tensors:
         """Return the arguments of a call that leaves the state unchanged."""
         return self._call_arguments(inputs, self._state.copy())[1]
@@ -351,7 +351,7 @@ class CompiledModel:
         for name, value in attributes.items():
             setattr(self, name, value)
 
-    @in_turn
+    @run_in_turn
     def __deepcopy__(self, memo: object) -> CompiledModel:
         other = object.__new__(type(self))
         other.__dict__ |= {name: value for name, value in vars(self).items() if name not in self._unshared}
@@ -362,7 +362,7 @@ class CompiledModel:
     def __copy__(self) -> CompiledModel:
         return copy.deepcopy(self)
 
-    @in_turn
+    @run_in_turn
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickled, (type(self), self.summary, self.code.tobytes(), np.asarray(self.memory)), self._changes()
 
@@ -424,7 +424,7 @@ def _to_array(value: object, summary: TensorSummary) -> Array:
     if torch is not None and isinstance(value, torch.Tensor):
         array = array_of_torch(value, f"input {summary.name}", RunError)
     if not isinstance(array, np.ndarray):
-        raise RunError(f"input {summary.name} is {shown(value)}, expected an array of {_type_text(summary)}")
+        raise RunError(f"input {summary.name} is {quote(value)}, expected an array of {_type_text(summary)}")
     if is_unknown(array):
         raise RunError(f"input {summary.name} is on the meta device, which stores no values; pass one with values")
     if type(array) is not np.ndarray or not array.dtype.isnative:

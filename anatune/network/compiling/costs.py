@@ -16,7 +16,7 @@ from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.network.compiling.request import TRIALS_PER_TURN, CompileRequest
 from anatune.network.graph.nodes import Graph
-from anatune.network.graph.operators import PRODUCTS, operator_of
+from anatune.network.graph.operators import PRODUCTS, find_operator
 from anatune.numerics._jit import first_compilation_s
 from anatune.resources import user_cache_folder
 from anatune.templates import templates_of
@@ -185,7 +185,7 @@ class ModelCosts:
         """
         listener = self._request.listeners.on_estimate
         self._estimate = estimate = estimate_model(
-            sum(operator_of(node).own in PRODUCTS for node in graph.nodes()),
+            sum(find_operator(node).own in PRODUCTS for node in graph.nodes()),
             self._hardware,
             self._threads,
             self._request,

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from anatune.arguments import checked_flag, checked_integer, checked_path
+from anatune.arguments import check_flag, check_integer, check_path
 from anatune.codegen.compat import last_line
 from anatune.errors import BuildError, RecordError, RunError, WorkloadError
 from anatune.named import import_optional
@@ -21,8 +21,8 @@ from anatune.network.compiling.compiled import CompiledModel
 from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.targets import make_compiled_model
 from anatune.network.graph.nodes import Array
-from anatune.network.graph.onnx.dividing import Part, divided
-from anatune.network.graph.onnx.reading import onnx_dtype, place_of
+from anatune.network.graph.onnx.dividing import ModelPart, divide
+from anatune.network.graph.onnx.reading import describe_node, onnx_dtype
 from anatune.network.graph.summary import Division, ModelSummary, PartSummary, TensorSummary
 from anatune.network.relax.frontends import ImportedModel, import_model
 from anatune.network.relax.machine import check_gpu
@@ -124,7 +124,7 @@ class DividedModel(CompiledModel):
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the seconds of each function in one run, as `CompiledModel`; each part of onnxruntime is one."""
-        repeats, times_by_name = checked_integer("profile: repeats", repeats, 1, 10_000), dict[str, float]()
+        repeats, times_by_name = check_integer("profile: repeats", repeats, 1, 10_000), dict[str, float]()
 
         def measure_part(index: int, engine: Engine, given: list[object]) -> None:
             if isinstance(engine, CompiledModel):
@@ -149,7 +149,7 @@ class DividedModel(CompiledModel):
         """Write the model into a folder, as `CompiledModel` does; onnxruntime's parts are stored as ONNX files."""
         compiled_parts = [one.to_saved_model() for one in self._engines if isinstance(one, CompiledModel)]
         onnx = [one.model for one in self._engines if isinstance(one, _OnnxPart)]
-        folder.write(checked_path("save: path", path, RecordError), compiled_parts, onnx, self.division)
+        folder.write(check_path("save: path", path, RecordError), compiled_parts, onnx, self.division)
 
 
 def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
@@ -173,8 +173,8 @@ def load(path: str | Path, *, mapped: bool = True) -> CompiledModel:
     MissingDependencyError
         TVM is not installed, or onnxruntime is not and the model needs it.
     """
-    root = checked_path("load: path", path, RecordError)
-    mapped = checked_flag("load: mapped", mapped)
+    root = check_path("load: path", path, RecordError)
+    mapped = check_flag("load: mapped", mapped)
     while True:
         stamp = folder.stamp(root)
         try:
@@ -229,7 +229,7 @@ def compile_parts(
             f"compile: {source.name} is no ONNX model, which fallback needs; for a PyTorch model use "
             'torch.compile(model, backend="anatune"), which leaves operators to PyTorch'
         )
-    parts = divided(*source.onnx, source.name, functools.partial(_output_types, threads=threads))
+    parts = divide(*source.onnx, source.name, functools.partial(_output_types, threads=threads))
     if not parts:
         return None
     count = sum(not part.left for part in parts)
@@ -252,7 +252,7 @@ def compile_parts(
 
 
 def _engine(
-    part: Part, request: CompileRequest, threads: int, compile_part: Compile
+    part: ModelPart, request: CompileRequest, threads: int, compile_part: Compile
 ) -> tuple[Engine, tuple[tuple[str, str], ...]]:
     """Return the engine of a part, and the nodes that are left to onnxruntime with the reasons."""
     left = tuple((one.node, one.why) for one in part.left)
@@ -261,7 +261,8 @@ def _engine(
             return compile_part(import_model(part.model), request), ()
         except (WorkloadError, BuildError) as error:
             left = tuple(
-                (f"{node.op_type} ({place_of(node)})", f"cannot be compiled: {error}") for node in part.model.graph.node
+                (f"{node.op_type} ({describe_node(node)})", f"cannot be compiled: {error}")
+                for node in part.model.graph.node
             )
     return _OnnxPart(part.model.SerializeToString(), part.reads, _describe_nodes(left), threads), left
 
@@ -279,7 +280,7 @@ def _output_types(model: onnx.ModelProto, threads: int) -> list[onnx.ValueInfoPr
     if all(value.type.WhichOneof("value") for value in outputs):
         return outputs
     (node,) = model.graph.node
-    return _OnnxPart(model.SerializeToString(), (), f"{node.op_type} ({place_of(node)})", threads).types()
+    return _OnnxPart(model.SerializeToString(), (), f"{node.op_type} ({describe_node(node)})", threads).types()
 
 
 def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> tuple[TensorSummary, ...]:
@@ -287,7 +288,9 @@ def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> tupl
     return tuple(TensorSummary(name, kinds[name], tuple(shape)) for name, shape in shapes.items())
 
 
-def _outputs(model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: list[Part]) -> tuple[TensorSummary, ...]:
+def _outputs(
+    model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: list[ModelPart]
+) -> tuple[TensorSummary, ...]:
     """Return the outputs of a model; onnxruntime's may have unknown sizes, or hold no numbers."""
     summaries = {one.name: one for one in inputs}
     for value in (value for part in parts for value in part.model.graph.output):

@@ -22,11 +22,11 @@ from typing import Annotated, NamedTuple, cast
 import msgspec
 import numpy as np
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.decoding import from_json
 from anatune.errors import RecordError, RunError
-from anatune.files import OutputKind, check_folder, json_with, open_file, read_file, reason, replace_file
-from anatune.measure.cpu.blocks import Block
+from anatune.files import OutputKind, check_folder, make_key_check, open_file, read_file, reason, replace_file
+from anatune.measure.cpu.blocks import ArgumentBlock
 from anatune.measure.cpu.features import lacking_features
 from anatune.network.compiling.memory import Memory, map_file
 from anatune.network.graph.summary import Division, ModelSummary
@@ -40,7 +40,7 @@ _FILE_NAMES = re.compile(
     r"model-[0-9a-f]{16}\.(so|gpu)|weights-[0-9a-f]{16}\.bin|part-[0-9a-f]{16}\.onnx|\.anatune-[0-9a-f]{16}\.part"
 )
 """Files beside the summary: those of a model and its parts, and leftovers of a save that was killed."""
-_KIND = OutputKind("one of a compiled model", json_with("format", "sha256", "contents"))
+_KIND = OutputKind("one of a compiled model", make_key_check("format", "sha256", "contents"))
 """How to recognise a summary."""
 _PIECE_BYTES = 4 << 20
 """Size of the pieces of a file, which are hashed on all cores."""
@@ -227,7 +227,7 @@ def _read_contents(path: Path) -> _FolderContents:
         number = from_json(text, _FolderFormat).format
         if number != FORMAT:
             raise RecordError(
-                f"{summary_path}: the compiled model has format {shown(number)}, expected {FORMAT}: another "
+                f"{summary_path}: the compiled model has format {quote(number)}, expected {FORMAT}: another "
                 "version of anatune wrote it; compile it again"
             )
         file = from_json(text, _SummaryFile)
@@ -281,7 +281,7 @@ def check_processor(path: Path | str, summary: ModelSummary) -> None:
 def _read_into_memory(path: Path) -> Memory:
     """Return the content of a file in memory of this process."""
     with open_file(path, None) as stream:
-        memory: Memory = Block("uint8", (os.fstat(stream.fileno()).st_size,)).array
+        memory: Memory = ArgumentBlock("uint8", (os.fstat(stream.fileno()).st_size,)).array
         unread = memory.data
         while unread:  # one system call reads at most two gigabytes
             count = cast(io.BufferedReader, stream).readinto(unread)

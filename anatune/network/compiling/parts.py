@@ -14,7 +14,7 @@ from anatune.core.sizes import Size
 from anatune.core.workload.text import workload_to_text
 from anatune.network.compiling.attention import PlannedAttention
 from anatune.network.compiling.planning import PlannedKernel
-from anatune.network.graph.nodes import ITEM, LEADING, Graph, Node, TensorType, Value, tensor_type, values_in
+from anatune.network.graph.nodes import ITEM, LEADING, Graph, Node, TensorType, Value, iterate_values, tensor_type
 from anatune.network.graph.operators import ATTENTION, PRODUCTS, PUT, WINDOW
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.state import StatePair
@@ -172,7 +172,7 @@ def _count_bytes(node: Node) -> int:
         return 2 * written
     if node.op == PUT:
         return 2 * _type_bytes(tensor_type(node.arguments[1]))
-    read = set(values_in(node.arguments))
+    read = set(iterate_values(node.arguments))
     return written + sum(_type_bytes(value.type) for value in read if isinstance(value.type, TensorType))
 
 

@@ -18,20 +18,20 @@ from anatune.core.prediction import Prediction
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.number_formats import BYTE_DTYPES
-from anatune.core.workload.ranges import ranged
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import SpaceError
 from anatune.model.rank import Constraints, rank
 from anatune.network.compiling.plan_cache import PlanCache
 from anatune.network.graph.nodes import Constant, Graph, Node
 from anatune.network.graph.operators import PRODUCTS, SCALED_MATMUL
-from anatune.network.graph.products import known_operands, workload_named, workload_of
+from anatune.network.graph.products import constant_operands, make_workload, workload_of
 from anatune.network.relax.kernels import RangedCalls
 from anatune.templates import CPU, SCALED, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.cold import with_cold_weights
 from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.cpu.range_space import runs_for_all
-from anatune.templates.scaled.rules import scaled_at, with_floats
+from anatune.templates.scaled.rules import change_rows, set_floats
 from anatune.tuning.machine import usable_cores
 
 __all__ = [
@@ -177,10 +177,10 @@ class ProductPlanner:
         candidates = self._find_schedules(workload, constants, name, search)
         if not most:
             return min(candidates, key=time_s)
-        largest = ranged(workload, "i", (most,)).largest
+        largest = make_ranged_workload(workload, "i", (most,)).largest
         timed = [(time_s(schedule), schedule) for schedule in candidates]
-        variants = [(time, with_floats(schedule, is_set)) for time, schedule in timed for is_set in (False, True)]
-        return min(variants, key=lambda way: way[0] * time_s(scaled_at(way[1], largest)))[1]
+        variants = [(time, set_floats(schedule, is_set)) for time, schedule in timed for is_set in (False, True)]
+        return min(variants, key=lambda way: way[0] * time_s(change_rows(way[1], largest)))[1]
 
     def _default_choices(self, workload: Workload, constants: tuple[str, ...], axis: str = "") -> list[Schedule]:
         """Return the default template's first choice; with an axis, the first that runs for all extents of the axis."""
@@ -230,7 +230,7 @@ class ProductPlanner:
         if axis == "i":
             choices = [(0.0, one) for one in self._default_choices(workload, constants, axis)]
         else:
-            plain = self._default_choices(ranged(workload, axis, (1,)).largest, constants)
+            plain = self._default_choices(make_ranged_workload(workload, axis, (1,)).largest, constants)
             choices = [(self.predict(one, constants).time_s * extent, one) for one in plain]
             choices += self._best_transform(workload, constants)
         if not choices:
@@ -260,7 +260,7 @@ def plan_products(
     """
 
     def key_of(node: Node) -> PlainProduct:
-        return workload_of(node), known_operands(node)
+        return workload_of(node), constant_operands(node)
 
     def sum_of(key: PlainProduct) -> PlainProduct:
         return strip_epilogue(key[0]), key[1]
@@ -363,7 +363,7 @@ def strip_epilogue(workload: Workload) -> Workload:
     if workload.dtype in BYTE_DTYPES:
         zero = min(1, abs(int(str(attrs.get("input_zero_point", 0)))))
         attrs |= {"dtype": str(attrs["dtype"]).partition(":")[0], "input_zero_point": zero, "output_zero_point": 0}
-    return workload_named(workload.operator, **attrs)
+    return make_workload(workload.operator, **attrs)
 
 
 @lru_cache(maxsize=256)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from anatune.arguments import MOST_TRIALS, checked_flag, checked_function, checked_integer, checked_seconds, shown
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.arguments import MOST_TRIALS, check_flag, check_function, check_integer, check_seconds, quote
+from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.errors import RecordError, SpaceError
 from anatune.network.graph.nodes import HALVES
 from anatune.network.graph.passes.precision import FP8, WIDE
@@ -80,9 +80,9 @@ class MeasuringOptions(msgspec.Struct, frozen=True, kw_only=True):
         return any(value is not None for value in (self.time_limit_s, *self.stopping_options.values()))
 
     def __post_init__(self) -> None:
-        checked_integer("compile: trials", self.trials, 0, MOST_TRIALS)
-        checked_seconds("compile: time_limit_s", self.time_limit_s)
-        checked_flag("compile: resume", self.resume)
+        check_integer("compile: trials", self.trials, 0, MOST_TRIALS)
+        check_seconds("compile: time_limit_s", self.time_limit_s)
+        check_flag("compile: resume", self.resume)
         if not self.trials and self.is_remote:
             raise SpaceError("compile: a cluster or a tracker is given, but trials is 0; give trials (--trials)")
         has_rules = (self.stop_at, self.patience) != (None, None)
@@ -120,7 +120,7 @@ class Int8Options(msgspec.Struct, frozen=True):
         share = self.percentile
         is_number = isinstance(share, int | float) and not isinstance(share, bool)
         if share is not None and not (is_number and 50 < share <= 100):
-            raise SpaceError(f"compile: percentile is {shown(share)}, expected a number above 50, up to 100")
+            raise SpaceError(f"compile: percentile is {quote(share)}, expected a number above 50, up to 100")
 
 
 class Listeners(msgspec.Struct, frozen=True):
@@ -139,7 +139,7 @@ class Listeners(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            checked_function(f"compile: {name}", getattr(self, name))
+            check_function(f"compile: {name}", getattr(self, name))
 
 
 class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -190,15 +190,15 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.check is not None:
-            msgspec.structs.force_setattr(self, "check", checked_flag("compile: check", self.check))  # maybe NumPy's
+            msgspec.structs.force_setattr(self, "check", check_flag("compile: check", self.check))  # maybe NumPy's
         if self.fallback not in (None, "onnxruntime"):
-            raise SpaceError(f"compile: fallback is {shown(self.fallback)}, expected 'onnxruntime' or none")
+            raise SpaceError(f"compile: fallback is {quote(self.fallback)}, expected 'onnxruntime' or none")
         if self.precision is not None and not (isinstance(self.precision, str) and self.precision in PRECISIONS):
             raise SpaceError(
-                f"compile: precision is {shown(self.precision)}, expected {' or '.join(PRECISIONS)}; leave it out "
+                f"compile: precision is {quote(self.precision)}, expected {' or '.join(PRECISIONS)}; leave it out "
                 "for the model's own"
             )
-        checked_accuracy("compile: accuracy", self.accuracy)
+        validate_accuracy("compile: accuracy", self.accuracy)
         given = (self.quantising.calibrate, self.quantising.percentile)
         if self.precision != "int8" and any(value is not None for value in given):
             raise SpaceError("compile: calibrate and percentile need precision int8; give it, or leave them out")

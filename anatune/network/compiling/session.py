@@ -23,7 +23,7 @@ from anatune.network.compiling.targets import needs_only_triton, target_of
 from anatune.network.graph.nodes import Array
 from anatune.network.graph.summary import Check, TensorSummary, TuningSummary
 from anatune.report import units
-from anatune.threads import one_by_one
+from anatune.threads import compile_in_turn
 
 if TYPE_CHECKING:
     from anatune.network.compiling.costs import ModelCosts
@@ -175,7 +175,7 @@ def compile(
     return compile_source(ModelSource(model, example_inputs, sizes, dynamic_shapes, state), hardware(hw), request)
 
 
-@one_by_one
+@compile_in_turn
 def compile_source(model_source: ModelSource, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
     """Return a model compiled for a device, from the cache if an equal call compiled it; errors as `compile`."""
     if request.precision == "int8":
@@ -374,10 +374,10 @@ def _check_packages(model: object, device: HardwareSpec, request: CompileRequest
     if str(model).endswith(".onnx"):
         checks.append(partial(import_optional, "onnx", "onnx", "anatune compile of ONNX files"))
     if device.kind == "gpu":
-        from anatune.codegen.toolchains import toolchain_of
+        from anatune.codegen.toolchains import find_toolchain
 
         template = "triton" if needs_only_triton(device, request) else "cuda"
-        checks.append(partial(toolchain_of(template).check_target, device))
+        checks.append(partial(find_toolchain(template).check_target, device))
     check_all(*checks)
 
 

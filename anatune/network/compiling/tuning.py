@@ -28,12 +28,12 @@ from anatune.core.workload.text import workload_to_text
 from anatune.errors import RecordError
 from anatune.files import scratch_folder
 from anatune.measure.cpu.cold import level_of
-from anatune.measure.place import WorkerState, added_up
+from anatune.measure.place import WorkerState, add_earlier_trials
 from anatune.model.bound import TimeBound, time_bound
 from anatune.network.compiling.compiled import CompiledModel
 from anatune.network.compiling.planning import PlannedKernel, predict_product, strip_epilogue, weight_bytes
 from anatune.network.compiling.request import TRIALS_PER_TURN, CompileRequest
-from anatune.network.graph.products import known_operands
+from anatune.network.graph.products import constant_operands
 from anatune.network.graph.summary import KernelTuning, Latency, TuningSummary
 from anatune.records.place import ServerAddress, is_missing
 from anatune.records.schema import Record
@@ -184,7 +184,7 @@ class _ModelTuning:
     def run(self) -> str:
         """Measure until the budget is spent; return the reason for the end, as `TuningSummary` has it."""
         for product in self._products.values():
-            trials = self._session(product, 1, None).recorded()
+            trials = self._session(product, 1, None).read_recorded()
             self._update(product, trials)
             ending = Ending(product.bound.time_s, self._measuring.stop_at, self._measuring.patience)
             for number, trial in enumerate(trials, start=1):
@@ -202,7 +202,7 @@ class _ModelTuning:
             product = max(open_products, key=lambda one: one.gain_s(scale))
             before = product.num_trials
             result = self._session(product, before + min(per_turn, trials_left), self._remaining_s()).run()
-            self._workers = added_up(self._workers, result.workers)
+            self._workers = add_earlier_trials(self._workers, result.workers)
             self._update(product, result.trials)
             if result.ended in ("stop_at", "patience"):
                 product.ended = result.ended
@@ -262,7 +262,7 @@ class _ModelTuning:
         """Return a kernel with the measured schedule of its product, and with its own epilogue."""
         hardware = self._hardware.with_threads(self._threads)
         schedule = msgspec.structs.replace(measured, workload=kernel.workload, hardware=hardware)
-        prediction = predict_product(schedule, known_operands(kernel.nodes[0]), hardware, self._weights)
+        prediction = predict_product(schedule, constant_operands(kernel.nodes[0]), hardware, self._weights)
         return kernel._replace(schedule=schedule, prediction=prediction, is_tuned=schedule != kernel.schedule)
 
     def _session(self, product: _TunedProduct, trials: int, limit_s: float | None) -> TuningSession:
@@ -306,7 +306,7 @@ class _ModelTuning:
             report(
                 ModelProgress(
                     workload_text, done, total, predicted_s, measured_s, elapsed_s, left_s,
-                    added_up(self._workers, progress.workers),
+                    add_earlier_trials(self._workers, progress.workers),
                     measured / elapsed_s if measured and elapsed_s > 0 else None,
                     self._time_bound(),
                 )
@@ -337,7 +337,7 @@ class _ModelTuning:
 
 def _is_tunable(kernel: PlannedKernel) -> bool:
     """Return whether all operands that a kernel packs are constants of the model."""
-    return set(constant_tensors(kernel.workload)) <= set(known_operands(kernel.nodes[0]))
+    return set(constant_tensors(kernel.workload)) <= set(constant_operands(kernel.nodes[0]))
 
 
 def _collect_products(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from anatune.network.graph.folding import computed
+from anatune.network.graph.folding import fold
 from anatune.network.graph.nodes import (
     HALVES,
     Argument,
@@ -24,18 +24,50 @@ from anatune.network.graph.nodes import (
     Shape,
     TensorType,
     Value,
-    item_of,
+    select_result,
     tensor_type,
 )
-from anatune.network.graph.operators import OPERATORS, applied
+from anatune.network.graph.operators import OPERATORS, apply_operator
 from anatune.network.graph.orders import pool_sizes
 
 __all__ = [
-    "RefusedError", "arg_extreme", "axis_indices", "broadcast", "cast", "clamp_indices", "concat", "constant",
-    "convolution", "cumulative", "elementwise", "flatten_indices", "flip", "gather", "gather_rows", "histogram",
-    "layer_norm", "made", "matmul", "padded", "permute", "pool", "reduced", "reshape", "scattered", "sliced", "softmax",
-    "sorted_places", "split", "standardise", "standardise_last", "taken", "taken_at", "top_places", "where",
-    "widen_to_float32", "wrap_negative_indices",
+    "RefusedError",
+    "arg_extreme",
+    "argsort",
+    "axis_indices",
+    "broadcast",
+    "cast",
+    "clamp_indices",
+    "concat",
+    "constant",
+    "convolution",
+    "cumulative",
+    "elementwise",
+    "flatten_indices",
+    "flip",
+    "gather",
+    "gather_rows",
+    "histogram",
+    "layer_norm",
+    "make_node",
+    "matmul",
+    "pad_tensor",
+    "permute",
+    "pool",
+    "reduce_axes",
+    "reshape",
+    "scatter",
+    "slice_axes",
+    "softmax",
+    "split",
+    "standardise",
+    "standardise_last",
+    "take_constant_slices",
+    "take_slices",
+    "top_indices",
+    "where",
+    "widen_to_float32",
+    "wrap_negative_indices",
 ]  # fmt: skip
 
 _MOST_TOP = 64
@@ -48,9 +80,9 @@ class RefusedError(Exception):
     """An operator cannot be read. The message gives the reason and is appended to the operator's name."""
 
 
-def made(name: str, arguments: tuple[Argument, ...], kind: TensorType, **attributes: object) -> Value:
+def make_node(name: str, arguments: tuple[Argument, ...], kind: TensorType, **attributes: object) -> Value:
     """Return an operator with a result of the given type."""
-    return computed(Node(name, arguments, kind, attributes, OPERATORS[name].kind))
+    return fold(Node(name, arguments, kind, attributes, OPERATORS[name].kind))
 
 
 def constant(number: object, dtype: str) -> Constant:
@@ -63,13 +95,13 @@ def elementwise(name: str, *values: Value | float) -> Value:
     dtype = next(tensor_type(value).dtype for value in values if isinstance(value, Value))
     if dtype.startswith("uint") and name in ("negative", "sign"):  # TVM computes both with a -1
         name, values = ("subtract", (0, *values)) if name == "negative" else ("minimum", (*values, 1))
-    return computed(applied(name, *(part if isinstance(part, Value) else constant(part, dtype) for part in values)))
+    return fold(apply_operator(name, *(part if isinstance(part, Value) else constant(part, dtype) for part in values)))
 
 
 def cast(value: Value, dtype: str) -> Value:
     """Return a value cast to another dtype."""
     kind = tensor_type(value)
-    return value if kind.dtype == dtype else made("astype", (value,), TensorType(kind.shape, dtype), dtype=dtype)
+    return value if kind.dtype == dtype else make_node("astype", (value,), TensorType(kind.shape, dtype), dtype=dtype)
 
 
 def widen_to_float32(value: Value) -> Value:
@@ -80,7 +112,7 @@ def widen_to_float32(value: Value) -> Value:
 def where(condition: Value, yes: Value, no: Value) -> Value:
     """Return elements of `yes` where the condition holds, else of `no`; all three are broadcast."""
     shape = np.broadcast_shapes(*(tensor_type(value).shape for value in (condition, yes, no)))
-    return made("where", (condition, yes, no), TensorType(shape, tensor_type(yes).dtype))
+    return make_node("where", (condition, yes, no), TensorType(shape, tensor_type(yes).dtype))
 
 
 def _wrap_axis(axis: int, rank: int) -> int:
@@ -97,7 +129,7 @@ def reshape(value: Value, shape: Sequence[int]) -> Value:
         sizes[sizes.index(-1)] = math.prod(kind.shape) // max(1, -math.prod(sizes))
     if min(sizes, default=0) < 0 or math.prod(sizes) != math.prod(kind.shape):
         raise ValueError(f"{kind} cannot be reshaped to {'x'.join(map(str, shape))}")
-    return value if tuple(sizes) == kind.shape else computed(applied("reshape", value, Shape(sizes)))
+    return value if tuple(sizes) == kind.shape else fold(apply_operator("reshape", value, Shape(sizes)))
 
 
 def permute(value: Value, axes: Sequence[int]) -> Value:
@@ -106,7 +138,7 @@ def permute(value: Value, axes: Sequence[int]) -> Value:
     order = tuple(_wrap_axis(axis, rank) for axis in axes)
     if sorted(order) != list(range(rank)):
         raise ValueError(f"{list(axes)} is not an order of {rank} dimensions")
-    return value if order == tuple(range(rank)) else computed(applied("permute_dims", value, axes=order))
+    return value if order == tuple(range(rank)) else fold(apply_operator("permute_dims", value, axes=order))
 
 
 def broadcast(value: Value, shape: Sequence[int]) -> Value:
@@ -115,7 +147,7 @@ def broadcast(value: Value, shape: Sequence[int]) -> Value:
     sizes = tuple(np.broadcast_shapes(kind.shape, tuple(map(int, shape))))
     if sizes == kind.shape:
         return value
-    return made("broadcast_to", (value, Shape(sizes)), TensorType(sizes, kind.dtype))
+    return make_node("broadcast_to", (value, Shape(sizes)), TensorType(sizes, kind.dtype))
 
 
 def concat(values: Sequence[Value], axis: int) -> Value:
@@ -132,7 +164,9 @@ def concat(values: Sequence[Value], axis: int) -> Value:
     )  # the initial content of a state may be empty
     if sum(tensor_type(value).shape[axis] for value in full) != shape[axis]:  # all are empty
         full = tuple(values)
-    return full[0] if len(full) == 1 else made("concat", (full,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
+    return (
+        full[0] if len(full) == 1 else make_node("concat", (full,), TensorType(tuple(shape), kinds[0].dtype), axis=axis)
+    )
 
 
 def split(value: Value, sizes: Sequence[int], axis: int) -> list[Value]:
@@ -146,13 +180,13 @@ def split(value: Value, sizes: Sequence[int], axis: int) -> list[Value]:
         return [value]
     ends = np.cumsum(sizes)
     if isinstance(value, Constant) or not all(math.prod(part.shape) for part in kinds):
-        return [sliced(value, [axis], [end - size], [end]) for end, size in zip(ends, sizes, strict=True)]
+        return [slice_axes(value, [axis], [end - size], [end]) for end, size in zip(ends, sizes, strict=True)]
     borders = tuple(int(end) for end in ends[:-1])
     parts = Node("split", (value,), kinds, {"indices_or_sections": borders, "axis": axis}, OPERATORS["split"].kind)
-    return [item_of(parts, place) for place in range(len(kinds))]
+    return [select_result(parts, place) for place in range(len(kinds))]
 
 
-def sliced(
+def slice_axes(
     value: Value, axes: Sequence[int], begins: Sequence[int], ends: Sequence[int], steps: Sequence[int] | None = None
 ) -> Value:
     """Return a slice of a tensor: along each axis the elements ``begin:end:step``, as in Python."""
@@ -161,7 +195,7 @@ def sliced(
         axis = _wrap_axis(axis, len(shape))
         positions = range(kind.shape[axis])[slice(int(begin), int(end), int(step))]
         if positions.step < 0 and len(positions):
-            value = flip(sliced(value, [axis], [positions[-1]], [positions[0] + 1], [-positions.step]), axis)
+            value = flip(slice_axes(value, [axis], [positions[-1]], [positions[0] + 1], [-positions.step]), axis)
             shape[axis] = len(positions)
         elif len(positions) != shape[axis]:
             shape[axis] = len(positions)
@@ -170,22 +204,22 @@ def sliced(
     if not numbers:
         return value
     words = tuple(tuple(Scalar(number, "int64") for number in column) for column in zip(*numbers, strict=True))
-    return made("strided_slice", (value, *words), TensorType(tuple(shape), kind.dtype), assume_inbound=False)
+    return make_node("strided_slice", (value, *words), TensorType(tuple(shape), kind.dtype), assume_inbound=False)
 
 
 def flip(value: Value, axis: int) -> Value:
     """Return a tensor with its elements along an axis in reverse order."""
-    return made("flip", (value,), kind := tensor_type(value), axis=_wrap_axis(axis, len(kind.shape)))
+    return make_node("flip", (value,), kind := tensor_type(value), axis=_wrap_axis(axis, len(kind.shape)))
 
 
-def taken_at(value: Value, indices: Array, axis: int) -> Value:
+def take_constant_slices(value: Value, indices: Array, axis: int) -> Value:
     """Return the slices of a tensor at constant, non-negative indices along an axis."""
     if indices.ndim == 1 and indices.size > 1 and np.all(np.diff(indices) == -1):
-        return flip(sliced(value, [axis], [indices[-1]], [indices[0] + 1]), axis)
-    return taken(value, constant(indices, "int64"), axis)
+        return flip(slice_axes(value, [axis], [indices[-1]], [indices[0] + 1]), axis)
+    return take_slices(value, constant(indices, "int64"), axis)
 
 
-def taken(value: Value, indices: Value, axis: int) -> Value:
+def take_slices(value: Value, indices: Value, axis: int) -> Value:
     """Return the slices of a tensor at indices along an axis; the indices are in range and not negative.
 
     A known index, or known indices at equal distances, become a slice, which passes can analyse.
@@ -199,13 +233,13 @@ def taken(value: Value, indices: Value, axis: int) -> Value:
         first, *more = indices.array.reshape(-1)[:2].tolist()
         step = more[0] - first if more else 1
         if step > 0 and np.array_equal(indices.array.reshape(-1), np.arange(first, ends[1] + 1, step)):
-            part = sliced(value, [axis], [first], [ends[1] + 1], [step])
+            part = slice_axes(value, [axis], [first], [ends[1] + 1], [step])
             return reshape(part, (*kind.shape[:axis], *index_type.shape, *kind.shape[axis + 1 :]))
     result = TensorType((*kind.shape[:axis], *index_type.shape, *kind.shape[axis + 1 :]), kind.dtype)
-    return made("take", (value, indices), result, axis=axis, mode=mode)
+    return make_node("take", (value, indices), result, axis=axis, mode=mode)
 
 
-def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bool) -> Value:
+def reduce_axes(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bool) -> Value:
     """Return the reduction "sum", "mean", "max", "min" or "prod" along axes, or along all of them if `axes` is None."""
     kind = tensor_type(value)
     rank = len(kind.shape)
@@ -216,7 +250,7 @@ def reduced(name: str, value: Value, axes: Sequence[int] | None, *, keepdims: bo
     shape = tuple(sizes if keepdims else (size for axis, size in enumerate(sizes) if axis not in reduced_axes))
     if math.prod(kind.shape) == 0:
         return broadcast(constant(_reduction_identity(name, kind.dtype), kind.dtype), shape)
-    return made(name, (value,), TensorType(shape, kind.dtype), axis=reduced_axes, keepdims=keepdims)
+    return make_node(name, (value,), TensorType(shape, kind.dtype), axis=reduced_axes, keepdims=keepdims)
 
 
 def _reduction_identity(name: str, dtype: str) -> float:
@@ -236,31 +270,33 @@ def arg_extreme(name: str, value: Value, axis: int, *, keepdims: bool) -> Value:
     if not shape[axis]:
         raise RefusedError(f"chooses one of no elements along axis {axis} of {tensor_type(value)}, expected some")
     shape[axis : axis + 1] = [1] if keepdims else []
-    return made(name, (value,), TensorType(tuple(shape), "int64"), axis=axis, keepdims=keepdims)
+    return make_node(name, (value,), TensorType(tuple(shape), "int64"), axis=axis, keepdims=keepdims)
 
 
 def cumulative(name: str, value: Value, axis: int, *, exclusive: bool = False) -> Value:
     """Return the "cumsum" or "cumprod" along an axis."""
     kind = tensor_type(value)
-    return made(name, (value,), kind, axis=_wrap_axis(axis, len(kind.shape)), dtype=kind.dtype, exclusive=exclusive)
+    return make_node(
+        name, (value,), kind, axis=_wrap_axis(axis, len(kind.shape)), dtype=kind.dtype, exclusive=exclusive
+    )
 
 
-def sorted_places(value: Value, axis: int, *, descending: bool) -> Value:
+def argsort(value: Value, axis: int, *, descending: bool) -> Value:
     """Return the indices that sort the elements along an axis, int64; equal elements stay in order."""
     kind = tensor_type(value)
     attrs = {"axis": _wrap_axis(axis, len(kind.shape)), "descending": descending, "dtype": "int64"}
-    return made("argsort", (value,), TensorType(kind.shape, "int64"), **attrs)
+    return make_node("argsort", (value,), TensorType(kind.shape, "int64"), **attrs)
 
 
-def top_places(value: Value, count: int, axis: int, *, largest: bool) -> Value:
+def top_indices(value: Value, count: int, axis: int, *, largest: bool) -> Value:
     """Return the indices of the `count` largest or smallest elements along an axis, sorted, int64."""
     kind = tensor_type(value)
     axis = _wrap_axis(axis, len(kind.shape))
     if not 0 < count <= _MOST_TOP:
-        return sliced(sorted_places(value, axis, descending=largest), [axis], [0], [count])
+        return slice_axes(argsort(value, axis, descending=largest), [axis], [0], [count])
     shape = (*kind.shape[:axis], count, *kind.shape[axis + 1 :])
     attrs = {"k": count, "axis": axis, "ret_type": "indices", "largest": largest, "dtype": "int64"}
-    return made("topk", (value,), TensorType(shape, "int64"), **attrs)
+    return make_node("topk", (value,), TensorType(shape, "int64"), **attrs)
 
 
 def histogram(value: Value, bins: int, first: Value, last: Value) -> Value:
@@ -270,18 +306,20 @@ def histogram(value: Value, bins: int, first: Value, last: Value) -> Value:
     bin_index = elementwise("floor", elementwise("divide", scaled, elementwise("subtract", last, first)))
     bin_index = where(elementwise("equal", x, last), constant(bins - 1, dtype), bin_index)
     hits = elementwise("equal", bin_index, constant(np.arange(bins), dtype))
-    return reduced("sum", cast(hits, dtype), [0], keepdims=False)
+    return reduce_axes("sum", cast(hits, dtype), [0], keepdims=False)
 
 
-def scattered(data: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
+def scatter(data: Value, indices: Value, updates: Value, axis: int, reduction: str) -> Value:
     """Return data with updates at indices along an axis; `reduction`: "update", "add", "mul", "min" or "max"."""
     kind = tensor_type(data)
-    return made("scatter_elements", (data, indices, updates), kind, axis=axis % len(kind.shape), reduction=reduction)
+    return make_node(
+        "scatter_elements", (data, indices, updates), kind, axis=axis % len(kind.shape), reduction=reduction
+    )
 
 
 def softmax(value: Value, axis: int, *, is_log: bool = False) -> Value:
     """Return the softmax along an axis, or its logarithm if `is_log`."""
-    return made("nn.log_softmax" if is_log else "nn.softmax", (value,), tensor_type(value), axis=axis)
+    return make_node("nn.log_softmax" if is_log else "nn.softmax", (value,), tensor_type(value), axis=axis)
 
 
 def layer_norm(data: Value, factor: Value, term: Value, axes: Sequence[int], epsilon: float) -> Value:
@@ -299,13 +337,13 @@ def layer_norm(data: Value, factor: Value, term: Value, axes: Sequence[int], eps
             normed = elementwise(word, normed, cast(operand, tensor_type(data_float32).dtype))
         return cast(normed, dtype)
     attrs = {"axes": tuple(axes), "epsilon": float(epsilon), "center": True, "scale": True}
-    return made("nn.layer_norm", (data, factor, term), tensor_type(data), **attrs)
+    return make_node("nn.layer_norm", (data, factor, term), tensor_type(data), **attrs)
 
 
 def standardise(value: Value, axes: Sequence[int], epsilon: float) -> tuple[Value, Value]:
     """Return a value standardised along axes (mean 0, variance 1), and the reciprocal of its standard deviation."""
-    centred = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
-    variance = reduced("mean", elementwise("multiply", centred, centred), axes, keepdims=True)
+    centred = elementwise("subtract", value, reduce_axes("mean", value, axes, keepdims=True))
+    variance = reduce_axes("mean", elementwise("multiply", centred, centred), axes, keepdims=True)
     deviation = elementwise("sqrt", elementwise("add", variance, epsilon))
     numerator = constant(1, tensor_type(value).dtype)
     return elementwise("divide", centred, deviation), elementwise("divide", numerator, deviation)
@@ -332,17 +370,17 @@ def matmul(first: Value, second: Value) -> Value:
     right = second_type.shape if len(second_type.shape) > 1 else (*second_type.shape, 1)
     batch = np.broadcast_shapes(left[:-2], right[:-2])
     ends = (left[-2:-1] if len(first_type.shape) > 1 else ()) + (right[-1:] if len(second_type.shape) > 1 else ())
-    return made("matmul", (first, second), TensorType((*batch, *ends), first_type.dtype), out_dtype=None)
+    return make_node("matmul", (first, second), TensorType((*batch, *ends), first_type.dtype), out_dtype=None)
 
 
-def padded(value: Value, before: Sequence[int], after: Sequence[int], number: float = 0.0) -> Value:
+def pad_tensor(value: Value, before: Sequence[int], after: Sequence[int], number: float = 0.0) -> Value:
     """Return a tensor padded with `number`: `before` and `after` elements in each dimension."""
     kind = tensor_type(value)
     if not any((*before, *after)):
         return value
     width = tuple(int(size) for pair in zip(before, after, strict=True) for size in pair)
     shape = tuple(int(b) + size + int(a) for b, size, a in zip(before, kind.shape, after, strict=True))
-    return made(
+    return make_node(
         "nn.pad", (value,), TensorType(shape, kind.dtype), pad_width=width, pad_value=number, pad_mode="constant"
     )
 
@@ -359,7 +397,7 @@ def convolution(
         "groups": int(groups), "data_layout": _ORDERS[rank], "kernel_layout": _KERNELS[rank],
         "out_layout": _ORDERS[rank], "out_dtype": None,
     }  # fmt: skip
-    return made(
+    return make_node(
         f"nn.conv{rank}d", (data, weight), TensorType((kind.shape[0], taps.shape[0], *sizes), kind.dtype), **attrs
     )
 
@@ -379,7 +417,7 @@ def pool(
     data_type = tensor_type(value)
     rank = len(data_type.shape) - 2
     sizes = pool_sizes(data_type.shape[2:], window, strides, padding, dilation, ceil_mode=ceil_mode)
-    return made(
+    return make_node(
         f"nn.{reduction}_pool{rank}d", (value,), TensorType((*data_type.shape[:2], *sizes), data_type.dtype),
         pool_size=tuple(map(int, window)), strides=tuple(map(int, strides)), dilation=tuple(map(int, dilation)),
         padding=tuple(map(int, padding)), ceil_mode=ceil_mode, count_include_pad=count_include_pad,
@@ -406,7 +444,7 @@ def gather_rows(data: Value, indices: Sequence[Value]) -> Value:
     """
     kind, count = tensor_type(data), len(indices)
     flat = reshape(data, (math.prod(kind.shape[:count]), *kind.shape[count:]))
-    return taken(flat, flatten_indices(indices, kind.shape[:count]), 0)
+    return take_slices(flat, flatten_indices(indices, kind.shape[:count]), 0)
 
 
 def flatten_indices(indices: Sequence[Value], sizes: Sequence[int]) -> Value:
@@ -445,4 +483,4 @@ def clamp_indices(indices: Value, size: int) -> Value:
 def gather(value: Value, indices: Value, axis: int) -> Value:
     """Return the elements at indices along an axis; the indices are in range and not negative, int64."""
     kind = TensorType(tensor_type(indices).shape, tensor_type(value).dtype)
-    return made("gather_elements", (value, indices), kind, axis=_wrap_axis(axis, len(kind.shape)))
+    return make_node("gather_elements", (value, indices), kind, axis=_wrap_axis(axis, len(kind.shape)))

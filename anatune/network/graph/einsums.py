@@ -14,9 +14,9 @@ from anatune.network.graph.building import (
     elementwise,
     matmul,
     permute,
-    reduced,
+    reduce_axes,
     reshape,
-    taken,
+    take_slices,
 )
 from anatune.network.graph.nodes import Constant, Value, tensor_type
 
@@ -98,7 +98,7 @@ def _take_diagonals(value: Value, term: str) -> _NamedTensor:
             transposed = permute(value, (*kept, first, second))
             *sizes, size, _ = tensor_type(transposed).shape
             flat = reshape(transposed, (*sizes, size * size))
-            value = taken(flat, constant(np.arange(size) * (size + 1), "int64"), -1)
+            value = take_slices(flat, constant(np.arange(size) * (size + 1), "int64"), -1)
             term = "".join(term[axis] for axis in kept) + letter
     return value, term
 
@@ -107,7 +107,7 @@ def _sum_axes(part: _NamedTensor, kept: set[str]) -> _NamedTensor:
     """Return a tensor summed along the dimensions whose letters are not in `kept`."""
     value, term = part
     axes = [axis for axis, letter in enumerate(term) if letter not in kept]
-    return reduced("sum", value, axes, keepdims=False), "".join(letter for letter in term if letter in kept)
+    return reduce_axes("sum", value, axes, keepdims=False), "".join(letter for letter in term if letter in kept)
 
 
 def _contract(first: _NamedTensor, second: _NamedTensor, needed: set[str], sizes: dict[str, int]) -> _NamedTensor:

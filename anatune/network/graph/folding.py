@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from anatune.core.sizes import at_run_time
+from anatune.core.sizes import is_run_time
 from anatune.network.graph import meanings
 from anatune.network.graph.nodes import (
     HALVES,
@@ -23,14 +23,14 @@ from anatune.network.graph.nodes import (
     TensorType,
     Value,
     is_unknown,
-    mapped,
+    iterate_values,
+    make_unknown,
+    map_argument,
     tensor_type,
-    unknown,
-    values_in,
 )
-from anatune.network.graph.operators import DIVISIONS, Operator, operator_of
+from anatune.network.graph.operators import DIVISIONS, Operator, find_operator
 
-__all__ = ["computed", "concatenate", "value_of"]
+__all__ = ["concatenate", "evaluate_node", "fold"]
 
 _MOST_ELEMENTS = 1 << 24
 """The largest result that is folded from smaller constants: a mask is folded, a tensor of gigabytes is not."""
@@ -38,27 +38,27 @@ _IGNORED = {"assume_inbound", "dtype", "out_dtype", "vdevice"}
 """Attributes that the result's type already expresses."""
 
 
-def computed(node: Node) -> Value:
+def fold(node: Node) -> Value:
     """Return the constant result of a node whose arguments are constants or whose result is empty, else the node.
 
     In 16 bits only results that need no rounding are folded: see `anatune.network.graph.passes.precision`.
     """
-    if not isinstance(node.type, TensorType) or at_run_time(tuple(node.type.shape)):
+    if not isinstance(node.type, TensorType) or is_run_time(tuple(node.type.shape)):
         return node
     if 0 in node.type.shape or _sums_nothing(node):
         return _zeros(node)
-    operator, arguments = operator_of(node), node.arguments
+    operator, arguments = find_operator(node), node.arguments
     if operator.compute is None or operator.is_own:
         return node
     if operator.reads_type_only and arguments and isinstance(arguments[0], Value):
         assert isinstance(arguments[0].type, TensorType)
         arguments = (Constant(np.broadcast_to(np.zeros((), node.type.dtype), arguments[0].type.shape)), *arguments[1:])
-    if any(isinstance(value, Constant) and is_unknown(value.array) for value in values_in(arguments)):
-        is_constant = all(isinstance(value, Constant) for value in values_in(arguments))
-        return Constant(unknown(node.type)) if is_constant else node
+    if any(isinstance(value, Constant) and is_unknown(value.array) for value in iterate_values(arguments)):
+        is_constant = all(isinstance(value, Constant) for value in iterate_values(arguments))
+        return Constant(make_unknown(node.type)) if is_constant else node
     is_half = node.type.dtype in HALVES
     values = [_numpy_argument(argument, is_half=is_half) for argument in arguments]
-    constant_elements = sum(value.array.size for value in values_in(arguments) if isinstance(value, Constant))
+    constant_elements = sum(value.array.size for value in iterate_values(arguments) if isinstance(value, Constant))
     size = math.prod(node.type.shape)
     compute = operator.compute
     if node.op in DIVISIONS and "int" in node.type.dtype and all(value is not None for value in values):
@@ -104,7 +104,7 @@ def concatenate(arrays: Sequence[Array], axis: int) -> Array:
         return np.concatenate(arrays, axis=axis)
     shape = list(arrays[0].shape)
     shape[axis] = sum(array.shape[axis] for array in arrays)
-    return unknown(TensorType(tuple(shape), arrays[0].dtype.name))
+    return make_unknown(TensorType(tuple(shape), arrays[0].dtype.name))
 
 
 def _sums_nothing(node: Node) -> bool:
@@ -130,7 +130,7 @@ def _numpy_argument(argument: Argument, *, is_half: bool = False) -> object:
     if isinstance(argument, Shape):
         return tuple(argument)
     if isinstance(argument, Scalar):
-        if at_run_time(argument.value):
+        if is_run_time(argument.value):
             return None
         return argument.value if argument.dtype.startswith("int") else np.dtype(argument.dtype).type(argument.value)
     if isinstance(argument, tuple):
@@ -139,7 +139,7 @@ def _numpy_argument(argument: Argument, *, is_half: bool = False) -> object:
     return None
 
 
-def value_of(node: Node, operands: Mapping[Value, Array]) -> Array | None:
+def evaluate_node(node: Node, operands: Mapping[Value, Array]) -> Array | None:
     """Return a node's result with floating-point numbers in float64, or None if its operator cannot be computed here.
 
     Parameters
@@ -157,11 +157,11 @@ def value_of(node: Node, operands: Mapping[Value, Array]) -> Array | None:
 
     if not isinstance(node.type, TensorType):
         return None
-    arguments = mapped(node.arguments, in_float64)
-    operator = operator_of(node)
+    arguments = map_argument(node.arguments, in_float64)
+    operator = find_operator(node)
     if operator.is_own and operator.compute is not None:
         with np.errstate(all="ignore"):
             return np.asarray(operator.compute(*(operand.array for operand in arguments), **node.attributes))
     kind = TensorType(node.type.shape, "float64" if "float" in node.type.dtype else node.type.dtype)
-    result = computed(node.of(arguments, kind))
+    result = fold(node.of(arguments, kind))
     return result.array if isinstance(result, Constant) else None

@@ -18,8 +18,8 @@ from anatune.network.graph.building import (
     matmul,
     permute,
     reshape,
-    sliced,
-    taken,
+    slice_axes,
+    take_slices,
     where,
 )
 from anatune.network.graph.nodes import Array, Value, tensor_type
@@ -72,7 +72,7 @@ def resize_axis(value: Value, axis: int, indices: Array, weights: Array) -> Valu
     kind = tensor_type(value)
     rank, size, (outputs, taps) = len(kind.shape), kind.shape[axis], indices.shape
     if taps == 1 and np.all(weights == 1):
-        return taken(value, constant(indices[:, 0], "int64"), axis)
+        return take_slices(value, constant(indices[:, 0], "int64"), axis)
     if taps > _MOST_TAPS:
         matrix = np.zeros((size, outputs))
         np.add.at(matrix, (indices, np.arange(outputs)[:, None]), weights)
@@ -82,7 +82,7 @@ def resize_axis(value: Value, axis: int, indices: Array, weights: Array) -> Valu
     total: Value | None = None
     for tap in range(taps):
         factor = constant(weights[:, tap].reshape(-1, *(1,) * (rank - 1 - axis)), kind.dtype)
-        part = elementwise("multiply", taken(value, constant(indices[:, tap], "int64"), axis), factor)
+        part = elementwise("multiply", take_slices(value, constant(indices[:, tap], "int64"), axis), factor)
         total = part if total is None else elementwise("add", total, part)
     assert total is not None
     return total
@@ -190,7 +190,7 @@ def sample_grid(
     dtype = "float64" if "float64" in (kind.dtype, tensor_type(grid).dtype) else "float32"
     image, grid, taps = cast(permute(image, (0, *range(2, rank), 1)), dtype), cast(grid, dtype), []
     for axis, size in enumerate(sizes):
-        position = sliced(grid, [-1], [count - 1 - axis], [count - axis])
+        position = slice_axes(grid, [-1], [count - 1 - axis], [count - axis])
         position = elementwise("add", reshape(position, (batch, *outputs)), 1.0)
         if is_aligned:
             position = elementwise("multiply", position, (size - 1) / 2)

@@ -80,7 +80,7 @@ def layer_norm(
     return np.asarray(scaled * (factor if scale else 1.0) + (term if center else 0.0))
 
 
-def unpacked(packed: Array, bits: int) -> Array:
+def unpack_bits(packed: Array, bits: int) -> Array:
     """Return the numbers of `bits` bits that bytes hold along the last axis, those in the lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = (packed.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
@@ -88,13 +88,13 @@ def unpacked(packed: Array, bits: int) -> Array:
 
 
 def pack_bits(numbers: Array, bits: int) -> Array:
-    """Return numbers of 4 or 8 bits packed into bytes along the last axis, the inverse of `unpacked`."""
+    """Return numbers of 4 or 8 bits packed into bytes along the last axis, the inverse of `unpack_bits`."""
     return numbers[..., ::2] | numbers[..., 1::2] << 4 if bits == 4 else numbers
 
 
 def scaled_weights(weight: Array, scales: Array, zeros: Array | None, *, bits: int) -> Array:
     """Return quantised weights (n, k) as the numbers that they represent, in the scales' dtype."""
-    numbers = (weight if bits == 8 else unpacked(weight, bits)).astype(scales.dtype)
+    numbers = (weight if bits == 8 else unpack_bits(weight, bits)).astype(scales.dtype)
     columns, groups = scales.shape
     grouped = numbers.reshape(columns, groups, -1)
     zero_points = (8.0 if bits == 4 else 0.0) if zeros is None else zeros[..., None].astype(scales.dtype)

@@ -35,15 +35,15 @@ __all__ = [
     "Shape",
     "TensorType",
     "Value",
+    "drop_repeats",
     "is_unknown",
-    "item_of",
-    "mapped",
-    "once",
-    "rewritten",
-    "rewritten_beside",
+    "iterate_values",
+    "make_unknown",
+    "map_argument",
+    "rewrite_graph",
+    "rewrite_with_originals",
+    "select_result",
     "tensor_type",
-    "unknown",
-    "values_in",
 ]
 
 Array = NDArray[Any]
@@ -115,14 +115,14 @@ class Constant(Value):
     def converted(self, dtype: str) -> Constant:
         """Return the constant in another dtype."""
         type = TensorType(self.array.shape, dtype)
-        return Constant(unknown(type) if is_unknown(self.array) else self.array.astype(dtype))
+        return Constant(make_unknown(type) if is_unknown(self.array) else self.array.astype(dtype))
 
     def forget(self) -> None:
         """Free the memory of the array. Call this only when nobody reads the values of the graph any more."""
         self.array = np.broadcast_to(np.zeros((), self.array.dtype), self.array.shape)
 
 
-def once(array: Array) -> Array:
+def drop_repeats(array: Array) -> Array:
     """Return an array without its repetitions along whole dimensions, which broadcasting restores."""
     return array[tuple(slice(None if stride else 1) for stride in array.strides)]
 
@@ -131,7 +131,7 @@ _UNKNOWN: dict[str, Array] = {}
 """Dtype -> the element that every element of an unknown array is a view of."""
 
 
-def unknown(type: TensorType) -> Array:
+def make_unknown(type: TensorType) -> Array:
     """Return an array without memory for unknown elements, such as weights on PyTorch's meta device."""
     return np.broadcast_to(_UNKNOWN.setdefault(type.dtype, np.zeros((), type.dtype)), type.shape)
 
@@ -188,24 +188,24 @@ def tensor_type(value: Value) -> TensorType:
     return value.type
 
 
-def item_of(value: Value, index: int) -> Node:
+def select_result(value: Value, index: int) -> Node:
     """Return one result of an operator that has several results."""
     assert not isinstance(value.type, TensorType)
     return Node(ITEM, (value,), value.type[index], {"index": index})
 
 
-def values_in(argument: Argument) -> Iterator[Value]:
+def iterate_values(argument: Argument) -> Iterator[Value]:
     """Yield the values in an argument."""
     if isinstance(argument, Value):
         yield argument
     elif type(argument) is tuple:
         for part in argument:
-            yield from values_in(part)
+            yield from iterate_values(part)
 
 
-def mapped(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
+def map_argument(argument: Argument, change: Callable[[Argument], Argument]) -> Argument:
     """Return an argument in which each value, shape and number is replaced by the result of `change`."""
-    return tuple(mapped(part, change) for part in argument) if type(argument) is tuple else change(argument)
+    return tuple(map_argument(part, change) for part in argument) if type(argument) is tuple else change(argument)
 
 
 class Graph:
@@ -236,41 +236,41 @@ class Graph:
             elif value not in seen:
                 seen.add(value)
                 stack.append((value, True))
-                stack += [(operand, False) for operand in reversed(list(values_in(value.arguments)))]
+                stack += [(operand, False) for operand in reversed(list(iterate_values(value.arguments)))]
         return ordered
 
     def constants(self) -> list[Constant]:
         """Return the constants that nodes and outputs read, each only once."""
-        operands = [value for node in self.nodes() for value in values_in(node.arguments)]
+        operands = [value for node in self.nodes() for value in iterate_values(node.arguments)]
         return list(dict.fromkeys(value for value in (*operands, *self.outputs) if isinstance(value, Constant)))
 
     def users(self) -> dict[Value, list[Node]]:
         """Return the nodes that read each value, in order. A node that reads a value twice is listed twice."""
         users: dict[Value, list[Node]] = {}
         for node in self.nodes():
-            for value in values_in(node.arguments):
+            for value in iterate_values(node.arguments):
                 users.setdefault(value, []).append(node)
         return users
 
     def only_readers(self) -> dict[Value, Node]:
         """Return the only reader of each value that is read exactly once and is no output."""
         uses = self.uses()
-        return {value: node for node in self.nodes() for value in values_in(node.arguments) if uses[value] == 1}
+        return {value: node for node in self.nodes() for value in iterate_values(node.arguments) if uses[value] == 1}
 
     def uses(self) -> Counter[Value]:
         """Return how often each value is read, counting outputs."""
         counts = Counter(self.outputs)
         for node in self.nodes():
-            counts.update(values_in(node.arguments))
+            counts.update(iterate_values(node.arguments))
         return counts
 
 
-def rewritten(graph: Graph, replace: Callable[[Node], Value]) -> Graph:
+def rewrite_graph(graph: Graph, replace: Callable[[Node], Value]) -> Graph:
     """Return a graph with each node replaced by the result of `replace`, which takes nodes with their new arguments."""
-    return rewritten_beside(graph, lambda node, _: replace(node))
+    return rewrite_with_originals(graph, lambda node, _: replace(node))
 
 
-def rewritten_beside(
+def rewrite_with_originals(
     graph: Graph, replace: Callable[[Node, Node], Value], new: dict[Value, Value] | None = None
 ) -> Graph:
     """Return a graph with each node replaced by the result of `replace`.
@@ -288,5 +288,5 @@ def rewritten_beside(
         return table.get(argument, argument)
 
     for node in graph.nodes():
-        table[node] = replace(node.of(mapped(node.arguments, operand)), node)
-    return Graph(graph.inputs, mapped(graph.outputs, operand), is_tuple=graph.is_tuple)
+        table[node] = replace(node.of(map_argument(node.arguments, operand)), node)
+    return Graph(graph.inputs, map_argument(graph.outputs, operand), is_tuple=graph.is_tuple)

@@ -84,8 +84,8 @@ from anatune.network.graph.nodes import Argument, Array, Node, Shape, TensorType
 __all__ = [
     "ATTENTION", "BATCH_MATMUL", "CONCAT", "CONVOLUTION", "CONVOLUTIONS", "DEQUANTIZE", "DIVISIONS", "DIVISOR",
     "EXPERTS", "GROUPED_MATMUL", "HISTOGRAM", "LAYER_NORM", "MATMUL", "OPERATORS", "PRODUCTS", "PUT", "QUANTIZE",
-    "RECURRENCE", "RECURRENT", "ROUTE", "SCALED_MATMUL", "SCATTER", "SOFTMAX", "UNITS", "WINDOW", "Operator", "applied",
-    "operator_of",
+    "RECURRENCE", "RECURRENT", "ROUTE", "SCALED_MATMUL", "SCATTER", "SOFTMAX", "UNITS", "WINDOW", "Operator",
+    "apply_operator", "find_operator",
 ]  # fmt: skip
 
 CONVOLUTION, MATMUL, BATCH_MATMUL = "anatune.convolution", "anatune.matmul", "anatune.batch_matmul"
@@ -118,7 +118,7 @@ class Operator:
         The NumPy function: takes arrays, tuples for shapes and NumPy's numbers in the order of the arguments,
         attributes by name. None: only TVM, or for products their workload, can compute the operator.
     type_of : callable, optional
-        Takes the same arguments and attributes, and returns the type of the result (`applied`).
+        Takes the same arguments and attributes, and returns the type of the result (`apply_operator`).
     kind : str
         TVM's name of the type of the attributes, for operators that passes and readers create.
     layout : str
@@ -358,12 +358,12 @@ CONVOLUTIONS = tuple(operator.name for operator in _ENTRIES if operator.own == C
 _UNKNOWN = Operator("")
 
 
-def operator_of(node: Node) -> Operator:
+def find_operator(node: Node) -> Operator:
     """Return the entry of a node's operator, or an empty entry."""
     return OPERATORS.get(node.op, _UNKNOWN)
 
 
-def applied(name: str, *arguments: Argument, **attributes: object) -> Node:
+def apply_operator(name: str, *arguments: Argument, **attributes: object) -> Node:
     """Return a node of an operator whose entry gives the type of the result."""
     operator = OPERATORS[name]
     assert operator.type_of is not None, name

@@ -7,12 +7,12 @@ from functools import lru_cache
 from anatune.core.workload.nest import Attribute, Workload
 from anatune.core.workload.number_formats import format_word
 from anatune.core.workload.operators import CONSTRUCTORS
-from anatune.core.workload.orders import Order, order_named
+from anatune.core.workload.orders import Order, parse_order
 from anatune.network.graph.nodes import Constant, Node, tensor_type
 from anatune.network.graph.operators import BATCH_MATMUL, EXPERTS, MATMUL, SCALED_MATMUL
 from anatune.network.graph.orders import image_sizes
 
-__all__ = ["ZERO_POINTS", "is_depthwise", "known_operands", "orders_of", "workload_named", "workload_of"]
+__all__ = ["ZERO_POINTS", "constant_operands", "is_depthwise", "make_workload", "orders_of", "workload_of"]
 
 ZERO_POINTS = ("input_zero_point", "output_zero_point")
 """The zero-point attributes that products of 8-bit integers share with their workloads."""
@@ -21,7 +21,7 @@ _TAPS = {1: ("s",), 2: ("r", "s"), 3: ("t", "r", "s")}
 
 
 @lru_cache(maxsize=4096)  # layers of a network ask for the same workloads again and again
-def workload_named(operator: str, **attributes: Attribute) -> Workload:
+def make_workload(operator: str, **attributes: Attribute) -> Workload:
     """Return the workload that an operator's constructor makes, and raise the errors that it raises."""
     return CONSTRUCTORS[operator](**attributes)
 
@@ -45,15 +45,15 @@ def workload_of(node: Node) -> Workload:
     word = format_word([kind.dtype for kind in kinds], tensor_type(node).dtype, steps)
     attrs |= {"dtype": node.attributes.get("dtype") or word, "epilogue": steps}
     if node.op == MATMUL:
-        return workload_named("matmul", m=data[0], n=weight[1], k=data[1], **attrs)
+        return make_workload("matmul", m=data[0], n=weight[1], k=data[1], **attrs)
     if node.op == BATCH_MATMUL:
-        return workload_named("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], **attrs)
+        return make_workload("batch_matmul", b=data[0], m=data[1], n=weight[2], k=data[2], **attrs)
     read, written = orders_of(node)
     rank = len(node.attributes["strides"])
     batch, channels, *sizes = map(int, image_sizes(tensor_type(node.arguments[0]), read))
     outputs = image_sizes(tensor_type(node), written)[1]
     taps = weight[:rank] if written.is_last else weight[2 : 2 + rank]
-    return workload_named(
+    return make_workload(
         f"conv{rank}d",
         n=batch,
         c=channels,
@@ -72,23 +72,21 @@ def workload_of(node: Node) -> Workload:
 def _scaled_workload(node: Node, m: int, k: int, n: int) -> Workload:
     attrs = node.attributes
     if "scales" in attrs:  # scales of rows and columns: 8-bit floats on GPUs
-        return workload_named(
-            "scaled_matmul", m=m, n=n, k=k, dtype=f"{attrs['dtype']}:bfloat16", scales=attrs["scales"]
-        )
+        return make_workload("scaled_matmul", m=m, n=n, k=k, dtype=f"{attrs['dtype']}:bfloat16", scales=attrs["scales"])
     fields = {name: attrs[name] for name in ("zero_points", "rounded", "epilogue")}
     group = 0 if attrs["group"] == k else attrs["group"]
-    return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{attrs['bits']}", group=group, **fields)
+    return make_workload("scaled_matmul", m=m, n=n, k=k, dtype=f"float32xint{attrs['bits']}", group=group, **fields)
 
 
 def _experts_workload(node: Node, experts: int, k: int) -> Workload:
     (rows, n), attrs = tensor_type(node).shape, node.attributes
-    return workload_named("grouped_matmul", tokens=rows // attrs["top_k"], experts=experts, n=n, k=k, **attrs)
+    return make_workload("grouped_matmul", tokens=rows // attrs["top_k"], experts=experts, n=n, k=k, **attrs)
 
 
 def orders_of(node: Node) -> tuple[Order, Order]:
     """Return the orders in which a convolution reads its data and writes its result."""
     rank = len(node.attributes["strides"])
-    orders = [order_named(word, rank) for word in node.attributes["layout"].split(":")]
+    orders = [parse_order(word, rank) for word in node.attributes["layout"].split(":")]
     read, written = orders[0], orders[-1]
     assert read is not None
     assert written is not None
@@ -101,7 +99,7 @@ def is_depthwise(node: Node) -> bool:
     return node.attributes["groups"] > 1 and channels == [node.attributes["groups"]] * 2
 
 
-def known_operands(node: Node) -> tuple[str, ...]:
+def constant_operands(node: Node) -> tuple[str, ...]:
     """Return the names of a product's constant operands, which can be packed ahead of time."""
     workload = workload_of(node)
     return tuple(

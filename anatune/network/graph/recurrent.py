@@ -16,7 +16,7 @@ from anatune.network.graph.building import (
     elementwise,
     matmul,
     reshape,
-    sliced,
+    slice_axes,
     split,
     where,
 )
@@ -83,7 +83,7 @@ class RecurrentLayer(NamedTuple):
     def gate(self, value: Value, first: int, count: int = 1) -> Value:
         """Return the columns of some gates."""
         axis = len(tensor_type(value).shape) - 1
-        return sliced(value, [axis], [first * self.hidden], [(first + count) * self.hidden])
+        return slice_axes(value, [axis], [first * self.hidden], [(first + count) * self.hidden])
 
     def activate(self, index: int, value: Value) -> Value:
         """Return an activation applied to a value."""
@@ -111,8 +111,10 @@ def recurrence(layer: RecurrentLayer, state: States) -> tuple[Value, States]:
     }
     shape = (steps + len(state), batch, layer.hidden)
     whole = Node(RECURRENT, (layer.inputs, layer.weight, *state, *options), TensorType(shape, dtype), attrs)
-    ends = [reshape(sliced(whole, [0], [steps + index], [steps + index + 1]), shape[1:]) for index in range(len(state))]
-    return sliced(whole, [0], [0], [steps]), tuple(ends)
+    ends = [
+        reshape(slice_axes(whole, [0], [steps + index], [steps + index + 1]), shape[1:]) for index in range(len(state))
+    ]
+    return slice_axes(whole, [0], [0], [steps]), tuple(ends)
 
 
 def add_biases(product: Value, of_inputs: Value, of_state: Value, *, is_late: bool) -> tuple[Value, Value | None]:
@@ -131,9 +133,9 @@ def add_biases(product: Value, of_inputs: Value, of_state: Value, *, is_late: bo
     if is_late:
         size = tensor_type(of_state).shape[0]
         first = size // 3 * 2
-        term = sliced(of_state, [0], [first], [size])
+        term = slice_axes(of_state, [0], [first], [size])
         none = broadcast(constant(0, tensor_type(of_state).dtype), (size - first,))
-        of_state = concat([sliced(of_state, [0], [0], [first]), none], 0)
+        of_state = concat([slice_axes(of_state, [0], [0], [first]), none], 0)
     return elementwise("add", product, elementwise("add", of_inputs, of_state)), term
 
 

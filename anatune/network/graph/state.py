@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import WorkloadError
 from anatune.network.graph.building import concat, reshape
 from anatune.network.graph.nodes import (
@@ -22,12 +22,12 @@ from anatune.network.graph.nodes import (
     Scalar,
     TensorType,
     Value,
-    rewritten_beside,
+    rewrite_with_originals,
     tensor_type,
 )
 from anatune.network.graph.operators import OPERATORS, PUT
 
-__all__ = ["AUTO", "StatePair", "grown", "paired", "probes", "with_state"]
+__all__ = ["AUTO", "StatePair", "attach_state", "choose_probes", "find_growth", "find_pairs"]
 
 AUTO = "auto"
 """The argument that asks for the pairs that follow from the names which exporters of decoders use."""
@@ -67,7 +67,7 @@ class StatePair(NamedTuple):
     by: str = ""
 
 
-def paired(
+def find_pairs(
     mapping: str | Mapping[str, str], inputs: Sequence[str], outputs: Sequence[str], name: str
 ) -> list[tuple[int, int]]:
     """Return the pairs (output, input) that a caller asks for: `AUTO`, or a mapping of output names to input names.
@@ -78,7 +78,7 @@ def paired(
         A name does not exist or is used twice, or no names fit `AUTO`.
     """
     if not isinstance(mapping, str | Mapping):
-        raise WorkloadError(f"state is {shown(mapping)}, expected {AUTO!r} or names of outputs and of their inputs")
+        raise WorkloadError(f"state is {quote(mapping)}, expected {AUTO!r} or names of outputs and of their inputs")
     if isinstance(mapping, str):
         if mapping != AUTO:
             raise WorkloadError(f"state is {mapping!r:.60}, expected {AUTO!r} or names of outputs and of their inputs")
@@ -107,7 +107,7 @@ def _names(names: Sequence[str]) -> str:
     return f"{', '.join(names[:6])}{', ...' if len(names) > 6 else ''}"
 
 
-def probes(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
+def choose_probes(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
     """Return two assignments of values to all symbols, in which no two values are equal."""
     count = len(ranges)
     return [
@@ -119,7 +119,7 @@ def probes(ranges: Mapping[str, tuple[int, int]]) -> list[dict[str, int]]:
     ]
 
 
-def grown(
+def find_growth(
     graphs: Sequence[Graph], sizes: Sequence[Mapping[str, int]], pairs: Sequence[StatePair], name: str
 ) -> list[StatePair]:
     """Return pairs with the axis and the symbols by which they grow.
@@ -164,7 +164,7 @@ def grown(
     return result
 
 
-def with_state(graph: Graph, pairs: Sequence[StatePair], name: str) -> Graph:
+def attach_state(graph: Graph, pairs: Sequence[StatePair], name: str) -> Graph:
     """Return a graph whose last inputs and outputs are its state, in the order of the pairs.
 
     Raises
@@ -196,7 +196,7 @@ def with_state(graph: Graph, pairs: Sequence[StatePair], name: str) -> Graph:
         pair = put_pairs.get(old)
         return node if pair is None else _make_put(node, inputs[pair.input], pair, graph)
 
-    outputs = list(rewritten_beside(graph, replace, replacements).outputs)
+    outputs = list(rewrite_with_originals(graph, replace, replacements).outputs)
     for pair in pairs:
         part = outputs[pair.output]
         if pair.axis >= 0:

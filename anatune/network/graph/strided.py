@@ -8,10 +8,10 @@ from typing import NamedTuple
 
 from anatune.network.graph.nodes import ITEM, Node, Scalar, TensorType, Value, tensor_type
 
-__all__ = ["Place", "View", "view_of"]
+__all__ = ["HeadLayout", "View", "view_of"]
 
 
-class Place(NamedTuple):
+class HeadLayout(NamedTuple):
     """The position of element (batch b, head h, row r, column c) in memory.
 
     ``offset + b * batch + h // group * head + r * row + c``.

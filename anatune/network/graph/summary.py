@@ -27,7 +27,7 @@ __all__ = [
     "TensorSummary",
     "TuningSummary",
     "WeightPlace",
-    "num_bytes_of",
+    "byte_count",
 ]
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -45,7 +45,7 @@ _MOST_BYTES = 2**47
 """The largest array that a process can address."""
 
 
-def num_bytes_of(tensor: TensorSummary | WeightPlace) -> int:
+def byte_count(tensor: TensorSummary | WeightPlace) -> int:
     """Return the bytes of a tensor; sizes that vary count as 1."""
     bits = _BITS.search(tensor.dtype)
     sizes = (size for size in tensor.shape if isinstance(size, int))
@@ -423,9 +423,9 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def __post_init__(self) -> None:
         """Raise ValueError if fields contradict each other."""
         for weight in self.weights:
-            if (end := weight.offset + num_bytes_of(weight)) > self.weight_bytes:
+            if (end := weight.offset + byte_count(weight)) > self.weight_bytes:
                 raise ValueError(f"a weight ends at byte {end} of {self.weight_bytes} bytes")
-        if any(num_bytes_of(tensor) > _MOST_BYTES for tensor in (*self.inputs, *self.outputs, *self.state)):
+        if any(byte_count(tensor) > _MOST_BYTES for tensor in (*self.inputs, *self.outputs, *self.state)):
             raise ValueError(f"an input, output or state is larger than {_MOST_BYTES} bytes")
         if not self.outputs or (len(self.outputs) > 1 and not self.is_tuple):
             raise ValueError(f"the network has {len(self.outputs)} outputs, but is_tuple is {self.is_tuple}")

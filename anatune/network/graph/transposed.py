@@ -19,7 +19,7 @@ from anatune.network.graph.building import (
     elementwise,
     permute,
     reshape,
-    sliced,
+    slice_axes,
 )
 from anatune.network.graph.nodes import Value, tensor_type
 
@@ -117,7 +117,7 @@ def transposed_convolution(
         (batch, groups * group_outputs, *(count * stride for count, stride in zip(counts, strides, strict=True))),
     )
     begins = [padding[d] - first[d] * strides[d] for d in range(rank)]
-    return sliced(result, range(2, 2 + rank), begins, [begins[d] + outputs[d] for d in range(rank)])
+    return slice_axes(result, range(2, 2 + rank), begins, [begins[d] + outputs[d] for d in range(rank)])
 
 
 def _phase(rest: int, taps: int, stride: int, dilation: int, where: tuple[int, int, int]) -> _Phase:
@@ -141,7 +141,7 @@ def _convolve_phases(
     (batch, _, *sizes), (groups, size_k, inputs, *taps) = tensor_type(data).shape, tensor_type(weight).shape
     rank, shape = len(counts), (batch, groups, size_k * len(phases), *counts)
     term = None if bias is None else concat([reshape(bias, (groups, size_k))] * len(phases), 1)
-    cut = sliced(
+    cut = slice_axes(
         data,
         range(2, 2 + rank),
         [max(0, -p.before) for p in phases[0]],
@@ -151,7 +151,7 @@ def _convolve_phases(
         zero = constant(0, tensor_type(data).dtype)
         return broadcast(zero if term is None else reshape(term, (groups, -1, *(1,) * rank)), shape)
     cuts = [
-        sliced(
+        slice_axes(
             weight,
             range(3, 3 + rank),
             [p.first + (p.taps - 1) * p.step for p in phase],

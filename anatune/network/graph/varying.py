@@ -18,9 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.core.sizes import Size, at_run_time
+from anatune.core.sizes import Size, is_run_time
 from anatune.errors import WorkloadError
-from anatune.network.graph.building import constant, made, reshape, where
+from anatune.network.graph.building import constant, make_node, reshape, where
 from anatune.network.graph.nodes import (
     LEADING,
     Argument,
@@ -38,7 +38,7 @@ from anatune.network.graph.nodes import (
 )
 from anatune.network.graph.operators import ATTENTION
 
-__all__ = ["Environment", "MoreReadingsError", "Reading", "together"]
+__all__ = ["Environment", "MoreReadingsError", "SizedReading", "join_readings"]
 
 Environment = Mapping[str, int]
 """Symbol -> its value."""
@@ -57,15 +57,15 @@ _MOST_NUMBERS, _MOST_TABLE = 8, 1 << 16
 """Limits of a constant: the number of different expressions in it, and the largest value of an expression."""
 
 
-class Reading(NamedTuple):
+class SizedReading(NamedTuple):
     """A network that was read at some sizes."""
 
     sizes: Environment
     graph: Graph
 
 
-def together(
-    readings: Sequence[Reading], name: str, ranges: Mapping[str, tuple[int, int]] | None = None
+def join_readings(
+    readings: Sequence[SizedReading], name: str, ranges: Mapping[str, tuple[int, int]] | None = None
 ) -> tuple[Graph, dict[Node, Node]]:
     """Return the graph for all sizes, and each node of the first reading -> its node in that graph.
 
@@ -106,7 +106,7 @@ class _DiffersError(Exception):
 class _ReadingJoiner:
     """Compares the nodes of all readings one by one."""
 
-    def __init__(self, readings: Sequence[Reading], name: str, ranges: Mapping[str, tuple[int, int]]) -> None:
+    def __init__(self, readings: Sequence[SizedReading], name: str, ranges: Mapping[str, tuple[int, int]]) -> None:
         self.fit = _Fit([reading.sizes for reading in readings], ranges)
         self.constants: dict[tuple[Value, ...], Value] = {}
         graphs = [reading.graph for reading in readings]
@@ -153,7 +153,7 @@ class _ReadingJoiner:
                         f"{chosen_text} of {size} elements; compile it for fixed sizes, or for a smaller range"
                     )
 
-    def refusal(self, name: str, readings: Sequence[Reading], what: str) -> WorkloadError:
+    def refusal(self, name: str, readings: Sequence[SizedReading], what: str) -> WorkloadError:
         sizes = "; ".join(
             ", ".join(f"{symbol.rstrip('_')}={value}" for symbol, value in reading.sizes.items())
             for reading in readings
@@ -328,14 +328,14 @@ def _varying_part(value: Constant, shape: tuple[int, ...], starts: Sequence[int]
         sizes = tuple(1 if is_same else size for is_same, size in zip(same, shape, strict=True))
         begins = [0 if is_same else start for is_same, start in zip(same, starts, strict=True)]
         reduced = Constant(array)
-        part = _varying_part(reduced, sizes, begins) if at_run_time((*sizes, *begins)) else reduced
-        return made("broadcast_to", (part, Shape(shape)), kind)
+        part = _varying_part(reduced, sizes, begins) if is_run_time((*sizes, *begins)) else reduced
+        return make_node("broadcast_to", (part, Shape(shape)), kind)
     if all(size == 1 for size in shape[: axes[0]]) and len(axes) == 1 and not any(starts):  # contiguous in memory
         return Node(LEADING, (value,), kind)
     ends = [starts[axis] + shape[axis] for axis in axes]
     rows = (axes, [starts[axis] for axis in axes], ends, [1] * len(axes))
     numbers = (tuple(Scalar(number, "int64") for number in row) for row in rows)
-    return made("strided_slice", (value, *numbers), kind, assume_inbound=True)
+    return make_node("strided_slice", (value, *numbers), kind, assume_inbound=True)
 
 
 def _equal(a: Array, b: Array) -> bool:

@@ -13,10 +13,19 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from anatune.core.sizes import at_run_time, fewest
-from anatune.emit.kernels import Function, Loops, call, finished, lanes_below, open_kernel, spread_over, start_function
+from anatune.core.sizes import is_run_time, least_size
+from anatune.emit.kernels import (
+    Function,
+    Loops,
+    emit_call,
+    finish_function,
+    mask_lanes_below,
+    open_kernel,
+    start_function,
+    write_spread_loop,
+)
 from anatune.emit.llvm import LlvmCode, lane_mask
-from anatune.emit.script import Script, affine
+from anatune.emit.script import Script, write_affine
 from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["ConcatKernel", "PermuteKernel", "concat_program", "permute_program"]
@@ -93,7 +102,7 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
     shapes = {"data": kernel.shape, "result": tuple(kernel.shape[axis] for axis in kernel.axes)}
     *outer, last = kernel.loops
     work = math.prod(kernel.shape)
-    chunks = _CHUNKS * threads if threads > 1 and (at_run_time(work) or work >= _PARALLEL_FROM) else 1
+    chunks = _CHUNKS * threads if threads > 1 and (is_run_time(work) or work >= _PARALLEL_FROM) else 1
     functions: dict[object, tuple[str, Function]] = {}
     text = Script()
     open_kernel(text, name, "moves", shapes, dtypes=dict.fromkeys(shapes, kernel.dtype))
@@ -106,8 +115,8 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
         terms = _digits("chunk", [*loops, _MoveLoop(bands, 0, 0)])
         first, end = _band_bounds(f"(chunk % {bands})", bands, band.extent)
         offsets = _call_offsets([*terms, (first, band)], *start)
-        write_call = partial(call, text, function, offsets, f"{end} - {first}", *_unknown_sizes(*sizes))
-        spread_over(
+        write_call = partial(emit_call, text, function, offsets, f"{end} - {first}", *_unknown_sizes(*sizes))
+        write_spread_loop(
             text, "chunk", _product(loops) * bands, write_call, threads=threads, work=work, least=_PARALLEL_FROM
         )
 
@@ -117,7 +126,7 @@ def permute_program(kernel: PermuteKernel, name: str, threads: int, *, lanes: in
         return str(text), module_ir([_copy(f"{name}_0", lanes, kernel.dtype, last.extent, row.read, row.write)])
     along = next(loop for loop in outer if loop.read == 1)
     outer.remove(along)
-    is_few = not at_run_time(last.extent) and last.extent <= _FEW and along.write == last.extent
+    is_few = not is_run_time(last.extent) and last.extent <= _FEW and along.write == last.extent
     for start, count, rows in _split_extent(last.extent, last.extent if is_few else lanes):
         for first, tiles, columns in _split_extent(along.extent, lanes):
             tile = _TransposedTile(columns, rows, last.read, along.write, is_few)
@@ -147,36 +156,38 @@ def concat_program(kernel: ConcatKernel, name: str, threads: int, *, lanes: int)
     def write_band() -> None:
         start = 0
         for part, length in zip(shapes, kernel.lengths, strict=False):
-            if at_run_time(length) or length:
+            if is_run_time(length) or length:
                 label = f"{name}_{len(functions)}"
                 label, _ = functions.setdefault(
                     length, (label, _copy(label, lanes, kernel.dtype, length, length, total))
                 )
-                offsets = [(part, affine([(first, length)])), ("result", affine([(first, total)], start))]
-                call(text, label, offsets, f"{end} - {first}", *_unknown_sizes(length, length, total))
+                offsets = [(part, write_affine([(first, length)])), ("result", write_affine([(first, total)], start))]
+                emit_call(text, label, offsets, f"{end} - {first}", *_unknown_sizes(length, length, total))
                 start += length
 
-    spread_over(text, "chunk", chunks, write_band, threads=threads, work=kernel.outer * total, least=_PARALLEL_FROM)
+    write_spread_loop(
+        text, "chunk", chunks, write_band, threads=threads, work=kernel.outer * total, least=_PARALLEL_FROM
+    )
     return str(text), module_ir([function for _, function in functions.values()])
 
 
 def _unknown_sizes(*sizes: int) -> list[str]:
     """Return the sizes that are known only at run time."""
-    return [str(size) for size in sizes if at_run_time(size)]
+    return [str(size) for size in sizes if is_run_time(size)]
 
 
 def _split_extent(extent: int, size: int) -> list[tuple[int, int, int]]:
     """Return (start, count, size) of the whole parts and of the remaining one."""
     whole = extent // size
     parts = [(0, whole, size), (whole * size, 1, extent % size)]
-    return [part for part in parts if at_run_time(part) or (part[1] and part[2])]
+    return [part for part in parts if is_run_time(part) or (part[1] and part[2])]
 
 
 def _call_offsets(terms: Sequence[tuple[str, _MoveLoop]], read: int, write: int) -> list[tuple[str, str]]:
     """Return where a call reads and writes: sums of terms, each a number times the strides of a dimension."""
     return [
-        ("data", affine([(number, loop.read) for number, loop in terms], read)),
-        ("result", affine([(number, loop.write) for number, loop in terms], write)),
+        ("data", write_affine([(number, loop.read) for number, loop in terms], read)),
+        ("result", write_affine([(number, loop.write) for number, loop in terms], write)),
     ]
 
 
@@ -186,8 +197,8 @@ def _product(loops: Sequence[_MoveLoop]) -> int:
 
 def _band_count(extent: int, others: int, chunks: int) -> int:
     """Return the number of parts of a loop that makes at least so many chunks, whatever the sizes at run time are."""
-    bands = max(1, -(-chunks // fewest(others)))
-    return bands if at_run_time(extent) else max(1, min(extent, bands))
+    bands = max(1, -(-chunks // least_size(others)))
+    return bands if is_run_time(extent) else max(1, min(extent, bands))
 
 
 def _band_bounds(variable: str, parts: int, extent: int) -> tuple[str, str]:
@@ -211,7 +222,7 @@ def _begin_function(code: LlvmCode, name: str, **sizes: int) -> dict[str, str]:
 
     Parameters of the function: data, offset, result, offset, number of repetitions, unknown sizes.
     """
-    start_function(code, name, 2, "count", *(size for size in sizes if at_run_time(sizes[size])))
+    start_function(code, name, 2, "count", *(size for size in sizes if is_run_time(sizes[size])))
     code.line(f"  %from = getelementptr {code.scalar}, ptr %p0, i64 %o0")
     code.line(f"  %to = getelementptr {code.scalar}, ptr %p1, i64 %o1")
     code.line("  %none = icmp sle i64 %count, 0")
@@ -220,7 +231,7 @@ def _begin_function(code: LlvmCode, name: str, **sizes: int) -> dict[str, str]:
     code.line("  %n = phi i64 [0, %entry], [%n_next, %outer_end]")
     code.line("  %a = phi ptr [%from, %entry], [%a_next, %outer_end]")
     code.line("  %b = phi ptr [%to, %entry], [%b_next, %outer_end]")
-    return {name: f"%{name}" if at_run_time(size) else str(size) for name, size in sizes.items()}
+    return {name: f"%{name}" if is_run_time(size) else str(size) for name, size in sizes.items()}
 
 
 def _end_function(code: LlvmCode, read: str, write: str) -> Function:
@@ -233,7 +244,7 @@ def _end_function(code: LlvmCode, read: str, write: str) -> Function:
     code.line("  %is_last = icmp eq i64 %n_next, %count")
     code.line("  br i1 %is_last, label %done, label %outer, !llvm.loop !0")
     code.line("done:")
-    return finished(code)
+    return finish_function(code)
 
 
 def _copy(name: str, lanes: int, dtype: str, length: int, read: int, write: int) -> Function:
@@ -253,9 +264,9 @@ def _copy(name: str, lanes: int, dtype: str, length: int, read: int, write: int)
 
     whole, single = (code.emit(f"and i64 {end}, {-size}") for size in (lanes * _UNROLL, lanes))
     loops.over("0", whole, str(lanes * _UNROLL), [], lambda index, _: write_step(index, [lanes] * _UNROLL))
-    if at_run_time(length):
+    if is_run_time(length):
         loops.over(whole, single, str(lanes), [], lambda index, _: write_step(index, [lanes]))
-        mask = lanes_below(code, code.emit(f"sub i64 {end}, {single}"))
+        mask = mask_lanes_below(code, code.emit(f"sub i64 {end}, {single}"))
         loops.over(single, end, str(lanes), [], lambda index, _: write_step(index, [mask]))
     else:
         remainder = length % (lanes * _UNROLL)
@@ -286,9 +297,9 @@ def _transpose_tiles(name: str, lanes: int, dtype: str, tile: _TransposedTile) -
     """Return the function that transposes adjacent tiles."""
     code = LlvmCode(lanes, dtype := _BITS.get(dtype, dtype), "add")
     sizes = _begin_function(code, name, columns=tile.columns, rows=tile.rows, read=tile.read, write=tile.write)
-    columns, rows = (lanes if at_run_time(size) else size for size in (tile.columns, tile.rows))
+    columns, rows = (lanes if is_run_time(size) else size for size in (tile.columns, tile.rows))
     lanes_of_row, lanes_of_column = (
-        lanes_below(code, sizes[name]) if at_run_time(size) else size
+        mask_lanes_below(code, sizes[name]) if is_run_time(size) else size
         for name, size in (("columns", tile.columns), ("rows", tile.rows))
     )
 
@@ -310,8 +321,8 @@ def _transpose_tiles(name: str, lanes: int, dtype: str, tile: _TransposedTile) -
         total = code.emit(f"mul i64 {sizes['columns']}, {rows}")
         for number, value in enumerate(_interleave(code, vectors)):
             used: int | str = min(lanes, tile.columns * rows - number * lanes)
-            if at_run_time(tile.columns):
-                used = lanes_below(code, code.emit(f"sub i64 {total}, {number * lanes}"))
+            if is_run_time(tile.columns):
+                used = mask_lanes_below(code, code.emit(f"sub i64 {total}, {number * lanes}"))
             if isinstance(used, str) or used > 0:
                 code.store_vector(value, code.address("%b", dtype, number * lanes), dtype, used)
     else:

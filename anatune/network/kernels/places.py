@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from anatune.emit.kernels import loop_over
+from anatune.emit.kernels import write_loop_head
 from anatune.emit.script import Script, buffer_type, open_function, whole_region
 
 __all__ = ["ScatterKernel", "TopKernel", "scatter_program", "top_program"]
@@ -131,4 +131,4 @@ def _open_kernel(
 def _loop_heads(names: Sequence[str], sizes: Sequence[int], *, is_parallel: bool) -> list[str]:
     """Return the heads of loops, the first one parallel if `spread`."""
     pairs = enumerate(zip(names, sizes, strict=True))
-    return [loop_over(name, size, parallel=is_parallel and level == 0) for level, (name, size) in pairs]
+    return [write_loop_head(name, size, parallel=is_parallel and level == 0) for level, (name, size) in pairs]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from anatune.core.sizes import at_run_time, symbols_of
+from anatune.core.sizes import is_run_time, symbols_of
 from anatune.emit.script import Script, open_function, shape_tuple, whole_region
 
 __all__ = ["PutKernel", "put_program"]
@@ -30,7 +30,7 @@ class PutKernel:
     @property
     def has_indices(self) -> bool:
         """Return whether a tensor holds the indices."""
-        return not at_run_time(self.first) and self.first < 0
+        return not is_run_time(self.first) and self.first < 0
 
 
 def put_program(kernel: PutKernel, name: str, threads: int, *, lanes: int) -> tuple[str, str]:
@@ -51,7 +51,7 @@ def put_program(kernel: PutKernel, name: str, threads: int, *, lanes: int) -> tu
     text.line(f"T.reads({', '.join(f'{one}[{whole_region(shapes[one])}]' for one in [*shapes][1:])})")
     text.line(f"T.writes(held[{whole_region(kernel.shape)}])")
     for dimension, size in enumerate(kernel.rows):
-        is_vector = dimension == count - 1 != axis and not at_run_time(size) and size % lanes == 0
+        is_vector = dimension == count - 1 != axis and not is_run_time(size) and size % lanes == 0
         if is_vector:
             text.open(f"for i{dimension}_ in T.serial({size // lanes}):")
             text.open(f"for lane in T.vectorized({lanes}):")

@@ -13,7 +13,15 @@ from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.emit.elementary import FUNCTIONS
-from anatune.emit.kernels import CARRIER, Function, call, finished, loop_over, start_function, starts_of
+from anatune.emit.kernels import (
+    CARRIER,
+    Function,
+    element_addresses,
+    emit_call,
+    finish_function,
+    start_function,
+    write_loop_head,
+)
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.script import Script, buffer_type, open_function, whole_region
 from anatune.network.graph.operators import UNITS
@@ -117,7 +125,7 @@ class _RecurrentWriter:
             text.line("state[0, b, j] = first[b, j]")
             if kernel.kind == "lstm":
                 text.line(f"result[{steps + 1}, b, j] = cells[b, j]")
-        with text.scope(loop_over("t", steps, parallel=False)):
+        with text.scope(write_loop_head("t", steps, parallel=False)):
             for phase in range(len(kernel.phases)):
                 self.phase(text, phase)
         with text.scope(f"for b, j in T.grid({batch}, {hidden}):"):
@@ -146,13 +154,13 @@ class _RecurrentWriter:
                 )
                 for first in range(0, units, width)
             ]
-            with text.scope(loop_over("block", count, parallel=is_parallel and count > 1)):
+            with text.scope(write_loop_head("block", count, parallel=is_parallel and count > 1)):
                 for part in parts:
                     unit = f"(block + {start}) * {UNITS} + {part.first}"
                     groups, remaining_rows = divmod(kernel.batch, rows)
                     for first, times, size in ((0, groups, rows), (groups * rows, 1, remaining_rows)):
                         if times and size:
-                            with text.scope(loop_over("group", times, parallel=False)):
+                            with text.scope(write_loop_head("group", times, parallel=False)):
                                 row = f"(group * {size} + {first})"
                                 self.step(text, phase, part, size, row, unit, start)
 
@@ -186,10 +194,10 @@ class _RecurrentWriter:
             offsets.append(("peepholes", unit))
         name = self.functions[key][0]
         if not kernel.has_lengths:
-            call(text, name, offsets)
+            emit_call(text, name, offsets)
             return
         with text.scope(f'if T.Cast("int64", t) < lengths[{row}]:'):
-            call(text, name, offsets)
+            emit_call(text, name, offsets)
         with text.scope("else:"), text.scope(f"for j in T.serial({sum(part.used)}):"):
             text.line(f"state[(t + 1) % 2, {row}, {unit} + j] = state[t % 2, {row}, {unit} + j]")
             text.line(f"result[{time}, {row}, {unit} + j] = T.float32(0)")
@@ -210,7 +218,7 @@ class _StepWriter:
         tensors = 7 + kernel.has_term + kernel.has_peepholes
         self.code = code = LlvmCode(lanes, _FLOAT, "add")
         start_function(code, name, tensors)
-        self.bases = starts_of(code, ["float"] * tensors)
+        self.bases = element_addresses(code, ["float"] * tensors)
         sums = self.products()
         for row in range(rows):
             for vector in range(len(used)):
@@ -221,7 +229,7 @@ class _StepWriter:
                     for number, gate in enumerate(self.gates)
                 ]
                 self.finish(phase, row, vector, gates)
-        self.function = finished(code)
+        self.function = finish_function(code)
 
     def products(self) -> list[list[list[str]]]:
         """Return the sums by row, gate and vector: products of the rows with the weights."""

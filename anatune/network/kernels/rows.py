@@ -16,20 +16,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from anatune.core.sizes import at_run_time
+from anatune.core.sizes import is_run_time
 from anatune.emit.elementary import power
 from anatune.emit.kernels import (
     Function,
     Loops,
-    call,
-    finished,
-    lanes_below,
-    one_over,
-    only_lanes,
+    element_addresses,
+    emit_call,
+    finish_function,
+    mask_lanes_below,
     open_kernel,
-    spread_over,
+    select_lanes,
     start_function,
-    starts_of,
+    write_reciprocal,
+    write_spread_loop,
 )
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.emit.script import Script
@@ -104,10 +104,10 @@ def row_program(kernel: RowKernel, name: str, lanes: int, threads: int) -> tuple
     shapes = {"data": whole, **operands, "result": whole}
     text = Script()
     open_kernel(text, name, "rows", shapes, dtypes={"result": kernel.dtype})
-    length = [str(kernel.length)] if at_run_time(kernel.length) else []
-    write_call = partial(call, text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes], *length)
+    length = [str(kernel.length)] if is_run_time(kernel.length) else []
+    write_call = partial(emit_call, text, f"{name}_row", [(tensor, offsets[tensor]) for tensor in shapes], *length)
     work = kernel.rows * kernel.length
-    spread_over(text, "r", kernel.rows, write_call, threads=threads, work=work, least=_PARALLEL_FROM)
+    write_spread_loop(text, "r", kernel.rows, write_call, threads=threads, work=work, least=_PARALLEL_FROM)
     return str(text), module_ir([row_function(kernel, f"{name}_row", lanes)])
 
 
@@ -122,7 +122,7 @@ def mask_row(row: str, rows: int, mask_rows: int, block: int) -> str:
         The number of rows of the data that cycle through the same rows of the mask; 0: all rows.
     """
     rows_of_block = mask_rows // (rows // (block or rows))
-    repeated = f"({row}) % {rows_of_block}" if at_run_time(rows_of_block) or rows_of_block > 1 else "0"
+    repeated = f"({row}) % {rows_of_block}" if is_run_time(rows_of_block) or rows_of_block > 1 else "0"
     return f"({repeated})" if rows_of_block == mask_rows else f"(({row}) // {block} * {rows_of_block} + {repeated})"
 
 
@@ -144,12 +144,12 @@ class _RowWriter:
         self.result = 0 if kernel.kind == "powers" else tensors - 1
         self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind in ("softmax", "powers") else "add")
         self.loops = Loops(code)
-        self.is_open = at_run_time(kernel.length)
+        self.is_open = is_run_time(kernel.length)
         self.padded = 0 if self.is_open and kernel.kind == "powers" else None  # the tensor of whole vectors
         start_function(code, name, tensors, *(["length"] if self.is_open else []))
-        self.bases = starts_of(code, ["float"] * (tensors - 1) + [LLVM_TYPE[kernel.dtype]])
+        self.bases = element_addresses(code, ["float"] * (tensors - 1) + [LLVM_TYPE[kernel.dtype]])
         {"softmax": self.softmax, "powers": self.powers, "layer_norm": self.layer_norm}[kernel.kind]()
-        self.function = finished(code)
+        self.function = finish_function(code)
 
     def total(self, step: _Step) -> str:
         """Write a loop over the row and return a vector of the sums that a step carries.
@@ -199,7 +199,7 @@ class _RowWriter:
             whole, single = (code.emit(f"and i64 %length, {-size}") for size in (width, self.lanes))
             state = self.loop("0", whole, _CHAINS, self.lanes, step, state)
             state = self.loop(whole, single, 1, self.lanes, step, state)
-            mask = lanes_below(code, code.emit(f"sub i64 %length, {single}"))
+            mask = mask_lanes_below(code, code.emit(f"sub i64 %length, {single}"))
             state = self.loop(single, "%length", 1, mask, step, state)  # at most one iteration
         else:
             steps, remainder = divmod(self.kernel.length - start, width)
@@ -306,7 +306,7 @@ class _RowWriter:
                     value = code.binary("mul", value, scale)
                 if is_stored:
                     self.store(value, index, vector, lanes)
-                maxima[vector] = self.combine(state[0][vector], only_lanes(code, value, lanes, lowest))
+                maxima[vector] = self.combine(state[0][vector], select_lanes(code, value, lanes, lowest))
             return [maxima]
 
         source = self.result if is_stored else 0
@@ -327,7 +327,9 @@ class _RowWriter:
                     value = code.binary("mul", value, scale)
                 value = power(code, value)
                 self.store(value, index, vector, lanes)
-                sums[vector] = code.binary("add", state[0][vector], only_lanes(code, value, lanes, code.constant(0.0)))
+                sums[vector] = code.binary(
+                    "add", state[0][vector], select_lanes(code, value, lanes, code.constant(0.0))
+                )
             return [sums]
 
         total = code.horizontal(self.total(powers))
@@ -345,7 +347,7 @@ class _RowWriter:
     def layer_norm(self) -> None:
         """Write the loops that compute the mean, the squared differences from it, and the results."""
         code, kernel = self.code, self.kernel
-        zero, share = code.constant(0.0), one_over(code, kernel.length, "length")
+        zero, share = code.constant(0.0), write_reciprocal(code, kernel.length, "length")
 
         def sums(index: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             return [
@@ -360,7 +362,9 @@ class _RowWriter:
         def squares(index: str, vectors: int, used: _Used, state: list[Values]) -> list[Values]:
             sums = {}
             for vector, lanes in self.each(vectors, used):
-                difference = only_lanes(code, code.binary("sub", self.load(0, index, vector, lanes), mean), lanes, zero)
+                difference = select_lanes(
+                    code, code.binary("sub", self.load(0, index, vector, lanes), mean), lanes, zero
+                )
                 sums[vector] = code.multiply_add(difference, difference, state[0][vector])
             return [sums]
 

@@ -17,11 +17,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from anatune.core.sizes import at_run_time, fewest
+from anatune.core.sizes import is_run_time, least_size
 from anatune.emit.elementary import FUNCTIONS
-from anatune.emit.kernels import call, finished, open_kernel, spread_over, start_function, starts_of
+from anatune.emit.kernels import (
+    element_addresses,
+    emit_call,
+    finish_function,
+    open_kernel,
+    start_function,
+    write_spread_loop,
+)
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
-from anatune.emit.script import Script, affine
+from anatune.emit.script import Script, write_affine
 from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["WindowKernel", "window_program"]
@@ -203,8 +210,8 @@ class _WindowProgram:
         work = math.prod(shapes["result"]) * math.prod(kernel.window)
         height = kernel.outputs[0]
         images = kernel.batch * kernel.blocks
-        chunks = _CHUNKS * self.threads if self.threads > 1 and (at_run_time(work) or work >= _PARALLEL_FROM) else 1
-        bands = min(height, -(-chunks // (fewest(images) * self.parts)))
+        chunks = _CHUNKS * self.threads if self.threads > 1 and (is_run_time(work) or work >= _PARALLEL_FROM) else 1
+        bands = min(height, -(-chunks // (least_size(images) * self.parts)))
         total = images * self.parts * bands
         image, part, band = f"chunk // {self.parts * bands}", f"chunk // {bands} % {self.parts}", f"chunk % {bands}"
         if total == 1:
@@ -216,7 +223,7 @@ class _WindowProgram:
                 with text.scope(f"for y in T.serial({rows}):"):
                     self._row(text, segment, image, part)
 
-        spread_over(text, "chunk", total, write_rows, threads=self.threads, work=work, least=_PARALLEL_FROM)
+        write_spread_loop(text, "chunk", total, write_rows, threads=self.threads, work=work, least=_PARALLEL_FROM)
         return str(text), module_ir(
             [
                 _WindowFunction(kernel, name, self.lanes, rows, taps, used, rounds=self.rounds).function
@@ -257,17 +264,21 @@ class _WindowProgram:
         line, row = width * channels, kernel.outputs[1] * channels
         corner = -kernel.before[0] * line + (run.first * kernel.strides[1] - kernel.before[1]) * channels
         starts = {
-            "data": affine([(f"({image})", height * line), ("y", kernel.strides[0] * line), *start], corner + base),
-            "result": affine(
+            "data": write_affine(
+                [(f"({image})", height * line), ("y", kernel.strides[0] * line), *start], corner + base
+            ),
+            "result": write_affine(
                 [(f"({image})", kernel.outputs[0] * row), ("y", row), *start], run.first * channels + base
             ),
         }
         starts["add"] = starts["result"]
         block = [(f"({image} % {kernel.blocks})", channels)] if kernel.blocks > 1 else []
-        starts["bias"] = affine([*block, *start], base)
-        starts["weight"] = affine([*((axis, size * math.prod(kernel.window)) for axis, size in block), *start], base)
+        starts["bias"] = write_affine([*block, *start], base)
+        starts["weight"] = write_affine(
+            [*((axis, size * math.prod(kernel.window)) for axis, size in block), *start], base
+        )
         offsets = [(tensor, starts[tensor]) for tensor in kernel.shapes]
-        call(text, name, offsets, str(run.tiles), str(1 if is_tail else self.vectors))
+        emit_call(text, name, offsets, str(run.tiles), str(1 if is_tail else self.vectors))
 
 
 class _WindowFunction:
@@ -290,7 +301,7 @@ class _WindowFunction:
         start_function(code, name, len(names), "tiles", "vectors")
         self.dtype = kernel.dtype
         types = [LLVM_TYPE[dtype] for dtype in self.dtype.values()]
-        bases = starts_of(code, types)
+        bases = element_addresses(code, types)
         channels = kernel.channels
         tile_strides = {"data": len(taps) * kernel.strides[1] * channels}  # elements from one tile to the next
         tile_strides.update(dict.fromkeys(("result", "add"), len(taps) * channels))
@@ -318,7 +329,7 @@ class _WindowFunction:
         code.line("  %is_end = icmp eq i64 %t1, %tiles")
         code.line("  br i1 %is_end, label %done, label %tile, !llvm.loop !1")
         code.line("done:")
-        self.function = finished(code)
+        self.function = finish_function(code)
 
     def load(self, tensor: str, offset: int) -> str:
         """Return a vector of channels."""

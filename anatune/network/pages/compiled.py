@@ -55,7 +55,7 @@ def model_page(compiled: CompiledModel | ModelSummary, measured_s: Measured = No
     threads = f", {units.threads(summary.threads)}" if summary.device == "cpu" else ""
     title = f"{name or 'A model'} on {summary.hardware}{threads}"
     lead, *more = model_sentences(summary, measured_s)
-    facts_section = Section("In short", [], [Facts(_facts(summary, measured_s))])
+    facts_section = Section("Summary", [], [Facts(_facts(summary, measured_s))])
     sentences_section = Section("In words", points=[f"{_capitalise(text)}." for text in more])
     sections = [facts_section, _parts_section(summary, measured_s), sentences_section]
     if summary.kernels:

@@ -7,7 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line, triple_of
+from anatune.codegen.compat import TVM_ERRORS, TvmObject, find_triple, import_tvm, last_line
 from anatune.codegen.extremes import register_pipeline
 from anatune.codegen.linking import link_library
 from anatune.errors import BuildError
@@ -69,7 +69,7 @@ def build_library(model: WrittenModel, target: TvmObject, threads: int) -> Libra
     objects = compile_objects(functions, target)
     for part in objects.modules():
         executable.mod.import_module(part)
-    return Library(executable, plain, aliases=objects.aliases, triple=triple_of(target))
+    return Library(executable, plain, aliases=objects.aliases, triple=find_triple(target))
 
 
 def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:

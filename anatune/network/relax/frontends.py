@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.arguments import plain_array, shown
+from anatune.arguments import plain_array, quote
 from anatune.codegen.compat import import_tvm, last_line
 from anatune.errors import MissingDependencyError, WorkloadError
 from anatune.network.graph.nodes import HALVES, Array, Graph
 from anatune.network.graph.onnx.reading import graph_of_onnx
-from anatune.network.graph.passes.precision import WIDE, widened
-from anatune.network.graph.state import StatePair, grown, paired, probes, with_state
+from anatune.network.graph.passes.precision import WIDE, compute_in_float32
+from anatune.network.graph.state import StatePair, attach_state, choose_probes, find_growth, find_pairs
 from anatune.network.graph.torch.arrays import any_array, array_of_torch, torch_of_array
 from anatune.network.relax.onnx_files import load_onnx, onnx_shapes
 from anatune.network.relax.originals import Arrays, Reference, onnx_reference, reorder_reference, torch_reference
@@ -87,8 +87,8 @@ class ImportedModel:
         """Return the graph of the model at values of its symbols."""
         graph = self.read(sizes or {})
         if self.is_wide:
-            graph = widened(graph, [pair.input for pair in self.state], [pair.output for pair in self.state])
-        graph = with_state(graph, self.state, self.name) if self.state else graph
+            graph = compute_in_float32(graph, [pair.input for pair in self.state], [pair.output for pair in self.state])
+        graph = attach_state(graph, self.state, self.name) if self.state else graph
         graph.is_tuple = graph.is_tuple and (not self.is_single or bool(self.state))
         return graph
 
@@ -128,7 +128,7 @@ def import_model(
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if dynamic_shapes is not None and "torch.Module" not in kinds:
         raise WorkloadError(
-            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for what varies in {shown(model)}"
+            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for what varies in {quote(model)}"
         )
     if isinstance(model, str | os.PathLike):
         path = Path(model)
@@ -152,7 +152,7 @@ def import_model(
         return _add_state(
             ImportedModel(lambda _: graph_of(model), "Relax module", None, _arrays(example_inputs)), requested
         )
-    raise WorkloadError(f"compile: model is {shown(model)}, expected {KINDS}")
+    raise WorkloadError(f"compile: model is {quote(model)}, expected {KINDS}")
 
 
 def _widen_pair(pair: StatePair) -> StatePair:
@@ -251,7 +251,7 @@ def _drop_record(_record: logging.LogRecord) -> bool:
 def _import_program(
     program: TorchObject, name: str, example_inputs: Example, requested: _Request, original: TorchObject = None
 ) -> ImportedModel:
-    from anatune.network.graph.torch.reading import buffer_of, graph_of_program, symbols_of_program, written_by
+    from anatune.network.graph.torch.reading import graph_of_program, initial_buffer, list_mutated, symbols_of_program
 
     torch = _import_torch()
     example = _arrays(example_inputs)
@@ -259,8 +259,8 @@ def _import_program(
         given = program.example_inputs[0]
         example = _arrays(given) if all(isinstance(tensor, torch.Tensor) for tensor in given) else None
     simple = decompose(program, name, may_write=True)
-    targets = written_by(simple)
-    buffers = {word: array_of_torch(buffer_of(simple, word)) for word, is_buffer in targets if is_buffer}
+    targets = list_mutated(simple)
+    buffers = {word: array_of_torch(initial_buffer(simple, word)) for word, is_buffer in targets if is_buffer}
     inputs = list(simple.graph_signature.user_inputs)
     places = [word if is_buffer else inputs.index(word) for word, is_buffer in targets]
 
@@ -338,7 +338,7 @@ def _add_state(
         symbol: ends if symbol not in (model_ranges or {}) or ends[0] < ends[1] else (model_ranges or {})[symbol][:2]
         for symbol, ends in source.ranges.items()
     }
-    sizes = probes(probe_ranges)  # type: ignore[arg-type]
+    sizes = choose_probes(probe_ranges)  # type: ignore[arg-type]
     graphs = [source.read(one) for one in sizes]
     inputs = [value.name for value in graphs[0].inputs]
     count = len(graphs[0].outputs)
@@ -349,9 +349,9 @@ def _add_state(
         pairs.append(StatePair(word, output_index, number, array if array is not None and array.any() else None))
     if requested.state is not None:
         outputs = names or [f"output{number}" for number in range(count - len(written))]
-        named_pairs = paired(requested.state, inputs, outputs, source.name)
+        named_pairs = find_pairs(requested.state, inputs, outputs, source.name)
         pairs += [StatePair(inputs[number], output, number) for output, number in named_pairs]
-    pairs = grown(graphs, sizes, pairs, source.name)
+    pairs = find_growth(graphs, sizes, pairs, source.name)
     counted = {pair.symbol for pair in pairs if pair.symbol}
     ranges = narrow_ranges(model_ranges or {}, requested.ranges, source.name, counted)
     for symbol in counted:
@@ -398,9 +398,9 @@ def decompose(program: TorchObject, name: str, *, may_write: bool = False) -> To
             simple = program.run_decompositions(_decomposition_table(program))
     except Exception as error:
         raise WorkloadError(f"PyTorch cannot decompose {name}: {_cause(error)}") from error
-    from anatune.network.graph.torch.reading import written_by
+    from anatune.network.graph.torch.reading import list_mutated
 
-    changed = written_by(simple)
+    changed = list_mutated(simple)
     if changed and not may_write:
         raise WorkloadError(f"{name} writes into {changed[0][0]} in place, expected a model that only returns values")
     return simple

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from anatune.codegen.compat import DevicePart, TvmObject
 from anatune.codegen.cuda.build_cache import compile_kernel
-from anatune.codegen.cuda.lower import named_kernel
+from anatune.codegen.cuda.lower import make_named_kernel
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.schedule import Schedule
@@ -68,7 +68,7 @@ def gpu_kernels(schedules: Mapping[str, Schedule], workers: int) -> dict[str, Gp
     """
     pool = ThreadPoolExecutor(workers)  # NVRTC takes the time, and releases the GIL
     try:
-        written = {name: named_kernel(schedule, f"anatune_{schedule.key}") for name, schedule in schedules.items()}
+        written = {name: make_named_kernel(schedule, f"anatune_{schedule.key}") for name, schedule in schedules.items()}
         cubins = {name: pool.submit(compile_kernel, kernel) for name, (kernel, _) in written.items()}
         return {
             name: GpuModelKernel(

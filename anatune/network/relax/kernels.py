@@ -9,14 +9,14 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from anatune.codegen.compat import TvmObject, parse_program
-from anatune.codegen.cpu.lower import program_of
+from anatune.codegen.cpu.lower import write_program
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.sizes import at_run_time
+from anatune.core.sizes import is_run_time
 from anatune.emit.buffer import Buffer
 from anatune.errors import WorkloadError
-from anatune.network.graph.nodes import FOREIGN, HALVES, Graph, Node, Scalar, tensor_type, values_in
+from anatune.network.graph.nodes import FOREIGN, HALVES, Graph, Node, Scalar, iterate_values, tensor_type
 from anatune.network.graph.operators import CONCAT, DIVISOR, LAYER_NORM, PUT, RECURRENCE, SCATTER, SOFTMAX, WINDOW
 from anatune.network.relax.packing import Copy, copies_of
 from anatune.network.relax.ranges import name_of
@@ -151,7 +151,7 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
             schedule, span.axis, span.least, threads=threads, prefix=name, piece=_MOST_NEST_ROWS, usual=span.usual
         )
     else:
-        program = program_of(schedule, threads, prefix=name, extents=OneByOne(span.axis) if span else FIXED)
+        program = write_program(schedule, threads, prefix=name, extents=OneByOne(span.axis) if span else FIXED)
     packers = {
         tensor: _make_packer(text, program.packing_llvm, program.packed_sizes[tensor], name)
         for tensor, text in program.packing.items()
@@ -311,7 +311,9 @@ def _top(node: Node) -> _KernelAndWriter:
 
 def _has_varying_size(node: Node) -> bool:
     """Return whether a size of an operand or of the result is known only at run time."""
-    return at_run_time((tensor_type(node).shape, *(tensor_type(value).shape for value in values_in(node.arguments))))
+    return is_run_time(
+        (tensor_type(node).shape, *(tensor_type(value).shape for value in iterate_values(node.arguments)))
+    )
 
 
 def _is_float(node: Node) -> bool:
@@ -320,7 +322,7 @@ def _is_float(node: Node) -> bool:
 
 def _has_top(node: Node) -> bool:
     shape, dtype = tensor_type(node.arguments[0])
-    return dtype not in FOREIGN and not at_run_time(shape)
+    return dtype not in FOREIGN and not is_run_time(shape)
 
 
 class _Operator(NamedTuple):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject, import_tvm
 from anatune.codegen.extremes import register_pipeline
-from anatune.codegen.linking import link_objects, object_of, static_library
+from anatune.codegen.linking import link_objects, load_static_object, object_of
 from anatune.disk_cache import DiskCache, sources_of, versions_of
 from anatune.errors import BuildError, no_scratch
 from anatune.files import temporary_folder
@@ -49,7 +49,7 @@ class ObjectFiles(NamedTuple):
     def modules(self) -> list[TvmObject]:
         """Return each object file as a TVM module, for libraries."""
         with temporary_folder() as folder:
-            return [static_library(file, name) for name, file in self._files(folder)]
+            return [load_static_object(file, name) for name, file in self._files(folder)]
 
     def load(self) -> TvmObject:
         """Link and load a library; return it as a TVM module, or None without functions.

@@ -12,7 +12,7 @@ from anatune.errors import WorkloadError
 from anatune.files import reason
 from anatune.named import import_optional
 from anatune.network.graph.nodes import Array
-from anatune.network.graph.onnx.reading import onnx_dtype, put_in_order
+from anatune.network.graph.onnx.reading import onnx_dtype, sort_nodes
 from anatune.network.relax.ranges import make_symbol
 from anatune.untyped import OnnxObject
 
@@ -55,7 +55,7 @@ def load_onnx(path: Path) -> OnnxObject:
         ) from error
     if not model.graph.output:
         raise WorkloadError(f"{path}: it is no ONNX model with operators and outputs; export it again")
-    put_in_order(model.graph)
+    sort_nodes(model.graph)
     return model
 
 

@@ -20,7 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from anatune.codegen.compat import last_line
 from anatune.errors import RunError
-from anatune.network.graph.meanings import unpacked
+from anatune.network.graph.meanings import unpack_bits
 from anatune.network.graph.nodes import HALVES, Array
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.torch.arrays import array_of_torch, torch_of_array
@@ -249,9 +249,9 @@ def _reference_operators() -> list[OnnxObject]:
             less: Array | float = float(1 << (bits - 1))
             if zeros is not None:
                 is_packed = zeros.dtype == np.uint8
-                whole = unpacked(zeros.reshape(columns, -1), bits)[:, :blocks] if is_packed else zeros
+                whole = unpack_bits(zeros.reshape(columns, -1), bits)[:, :blocks] if is_packed else zeros
                 less = whole.reshape(columns, blocks)[:, groups].astype(data.dtype)
-            numbers = unpacked(packed.reshape(columns, -1), bits)[:, :length].astype(data.dtype)
+            numbers = unpack_bits(packed.reshape(columns, -1), bits)[:, :length].astype(data.dtype)
             product = data @ ((numbers - less) * scales.reshape(columns, blocks)[:, groups]).T
             return (product if bias is None else product + bias,)
 

@@ -6,7 +6,7 @@ import keyword
 import re
 from collections.abc import Collection, Mapping
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import WorkloadError
 
 __all__ = ["MOST", "Ranges", "Sizes", "check_symbols", "make_symbol", "name_of", "narrow_ranges", "parse_ranges"]
@@ -33,7 +33,7 @@ def parse_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
         A value is no range of sizes.
     """
     if sizes is not None and not isinstance(sizes, Mapping):
-        raise WorkloadError(f"sizes is {shown(sizes)}, expected ranges by name, such as {{'tokens': '1..512'}}")
+        raise WorkloadError(f"sizes is {quote(sizes)}, expected ranges by name, such as {{'tokens': '1..512'}}")
     ranges = {}
     for name, value in (sizes or {}).items():
         ends: object = value
@@ -44,7 +44,7 @@ def parse_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
         is_pair = isinstance(ends, tuple | list) and len(ends) == 2 and all(type(end) is int for end in ends)
         if not is_pair or not 0 <= ends[0] <= ends[1] <= _LARGEST or not ends[1]:  # type: ignore[index]
             raise WorkloadError(
-                f"size {shown(name)} is {shown(value)}, expected a number from 1 to {_LARGEST:,} or a range of them: "
+                f"size {quote(name)} is {quote(value)}, expected a number from 1 to {_LARGEST:,} or a range of them: "
                 '32, "1..512", (1, 512), "0..512"'
             )
         ranges[make_symbol(str(name))] = (ends[0], ends[1])  # type: ignore[index]

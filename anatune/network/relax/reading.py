@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.codegen.compat import TvmObject, array_of, import_tvm, same_structure
+from anatune.codegen.compat import TvmObject, convert_to_array, has_same_structure, import_tvm
 from anatune.errors import WorkloadError
 from anatune.network.graph.nodes import (
     WRITTEN,
@@ -17,7 +17,7 @@ from anatune.network.graph.nodes import (
     Shape,
     TensorType,
     Value,
-    item_of,
+    select_result,
     tensor_type,
 )
 
@@ -171,7 +171,7 @@ class _RelaxReader:
             candidates = {word: builder.emit_te(getattr(topi, word), first, second) for word in ("maximum", "minimum")}
             builder.emit_func_output(relax.Tuple(list(candidates.values())))
         built_functions = {str(key.name_hint): one for key, one in builder.get().functions_items()}
-        return next((word for word in candidates if same_structure(built_functions[word], function)), "")
+        return next((word for word in candidates if has_same_structure(built_functions[word], function)), "")
 
     def argument(self, value: TvmObject) -> Argument:
         """Return an argument, or the value that a binding renames."""
@@ -184,7 +184,7 @@ class _RelaxReader:
             return tuple(self.argument(field) for field in value.fields)
         if kind == "TupleGetItem":
             owner, index = self.argument(value.tuple_value), int(value.index)
-            return owner[index] if isinstance(owner, tuple) else item_of(owner, index)
+            return owner[index] if isinstance(owner, tuple) else select_result(owner, index)
         if kind == "ShapeExpr":
             return Shape(int(size) for size in value.values)
         if kind in ("IntImm", "FloatImm"):
@@ -195,7 +195,7 @@ class _RelaxReader:
         """Return a constant; tensors that importers repeat are stored once."""
         constant = self.constants.get(tensor.data_ptr())
         if constant is None:
-            constant = self.constants[tensor.data_ptr()] = Constant(array_of(tensor))
+            constant = self.constants[tensor.data_ptr()] = Constant(convert_to_array(tensor))
         return constant
 
 

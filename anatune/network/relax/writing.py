@@ -9,10 +9,10 @@ from typing import NamedTuple, cast
 import numpy as np
 
 from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
-from anatune.core.sizes import Size, at_run_time
+from anatune.core.sizes import Size, is_run_time
 from anatune.emit.buffer import Buffer
 from anatune.errors import BuildError, WorkloadError
-from anatune.network.graph.building import made
+from anatune.network.graph.building import make_node
 from anatune.network.graph.nodes import (
     ITEM,
     LEADING,
@@ -26,8 +26,8 @@ from anatune.network.graph.nodes import (
     Shape,
     TensorType,
     Value,
+    drop_repeats,
     is_unknown,
-    once,
     tensor_type,
 )
 from anatune.network.graph.operators import DEQUANTIZE, PRODUCTS, PUT, QUANTIZE
@@ -116,7 +116,7 @@ def _repeated_part(value: Constant) -> Array | None:
     array = value.array
     if is_unknown(array):
         return None
-    part = once(array)
+    part = drop_repeats(array)
     return part if array.nbytes > _REPEATED_BYTES > part.nbytes else None
 
 
@@ -129,7 +129,7 @@ def _slice_numbers(node: Node) -> tuple[tuple[int, ...], ...]:
 
 def _check_attributes(node: Node) -> None:
     """Raise WorkloadError if an attribute depends on a size that varies, because TVM would read it as a number."""
-    varying = [name for name, value in node.attributes.items() if at_run_time(value)]
+    varying = [name for name, value in node.attributes.items() if is_run_time(value)]
     if varying and node.op != "split":
         raise WorkloadError(
             f"{node.op} ({node}): {varying[0]} depends on a size that varies, expected a number; compile the model "
@@ -143,7 +143,7 @@ def _slices(node: Node) -> list[Value]:
     ends = (*node.attributes["indices_or_sections"], tensor_type(value).shape[axis])
     for begin, end, kind in zip((0, *ends), ends, node.type, strict=False):
         numbers = ((Scalar(number, "int64"),) for number in (axis, begin, end, 1))
-        parts.append(made("strided_slice", (value, *numbers), cast(TensorType, kind), assume_inbound=False))
+        parts.append(make_node("strided_slice", (value, *numbers), cast(TensorType, kind), assume_inbound=False))
     return parts
 
 
@@ -263,7 +263,7 @@ class _RelaxWriter:
     def result(self, value: Value) -> TvmObject:
         """Return an output as an expression; a reshape to a size that varies stays a view."""
         sizes = tensor_type(value).shape
-        if not (isinstance(value, Node) and value.op == "reshape" and at_run_time(sizes)):
+        if not (isinstance(value, Node) and value.op == "reshape" and is_run_time(sizes)):
             return self.argument(value)
         shape, kind = self.relax.ShapeExpr(self.sizes(sizes)), self.type_of(value.type)
         source = self.argument(value.arguments[0])
@@ -304,7 +304,7 @@ class _RelaxWriter:
             return self.relax.call_tir(function, operands, self.type_of(node.type))
         if node.op in (QUANTIZE, DEQUANTIZE):
             return self.write_conversion(node)
-        if node.op == "strided_slice" and at_run_time(_slice_numbers(node)):
+        if node.op == "strided_slice" and is_run_time(_slice_numbers(node)):
             return self.slice_at_run_time(node, builder)
         if node.op == "lookup":
             data, kind = tensor_type(node.arguments[0]), tensor_type(node)
@@ -319,7 +319,7 @@ class _RelaxWriter:
             operands = [self.broadcast(value, tensor_type(node)) for value in node.arguments]
             return element_call(builder, node.op, [builder.emit(value) for value in operands])
         attributes_of_node = node.attributes
-        if node.op == "split" and at_run_time(attributes_of_node["indices_or_sections"]):
+        if node.op == "split" and is_run_time(attributes_of_node["indices_or_sections"]):
             return self.relax.Tuple([self.slice_at_run_time(part, builder) for part in _slices(node)])
         if node.op == "split" and isinstance(attributes_of_node["indices_or_sections"], tuple):
             indices = [self.tvm.tirx.IntImm("int64", place) for place in attributes_of_node["indices_or_sections"]]

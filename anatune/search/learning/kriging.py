@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from anatune.decoding import converted
+from anatune.decoding import convert
 from anatune.search.learning.scaled import FeatureScale, ScaledFeatures, SquaredExponential, fit_scale
 from anatune.search.points import Floats
 
@@ -274,7 +274,7 @@ class Residuals:
         msgspec.ValidationError
             The data has another form.
         """
-        saved = converted(data, _SavedResiduals)
+        saved = convert(data, _SavedResiduals)
         if len({len(row) for row in saved.features}) > 1 or len(saved.features) != len(saved.residuals):
             raise msgspec.ValidationError("features and residuals differ in number")
         residuals = cls()

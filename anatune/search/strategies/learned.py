@@ -11,13 +11,13 @@ from functools import cached_property
 
 import numpy as np
 
-from anatune.search.knobs import knobs_of
+from anatune.search.knobs import make_knobs
 from anatune.search.learning.kriging import Kriging
 from anatune.search.learning.observing import ObservingStrategy
 from anatune.search.learning.scaled import FeatureScale, LeafCovariance, LeafFeatures, fit_scale
 from anatune.search.points import Floats, Integers
 from anatune.search.strategies.ranked import ModelStrategy
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.base.model import Model
 
 
@@ -80,7 +80,7 @@ class LearnedStrategy(ObservingStrategy[LeafFeatures]):
         return points[np.argsort(np.log(self.model.times(points)[0]), kind="stable")]
 
     def _near(self, point: Integers) -> Integers:
-        knobs = knobs_of(self.model)
+        knobs = make_knobs(self.model)
         near = [knobs.neighbours(point, hops, (self.seed, hops)) for hops in (1, 2)]
         return np.unique(np.concatenate(near), axis=0)
 
@@ -89,6 +89,6 @@ def model_strategy(
     model: Model, *, seed: int = 0, start: str = "model", ranked: Integers | None = None
 ) -> ModelStrategy | LearnedStrategy:
     """Make the default strategy of a model: that of its template, `LearnedStrategy` for a list of recorded points."""
-    is_ranked = model.space.listed is None and template_named(model.space.template).learner == "ranked"
+    is_ranked = model.space.listed is None and get_template(model.space.template).learner == "ranked"
     strategy_class = ModelStrategy if is_ranked else LearnedStrategy
     return strategy_class(model, seed=seed, start=start, ranked=ranked)

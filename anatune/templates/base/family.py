@@ -26,13 +26,13 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.templates.base.watch import Watch
 
-__all__ = ["Bounds", "Floats", "Program", "ProgramFamily"]
+__all__ = ["FamilyBounds", "Floats", "Program", "ProgramFamily"]
 
 Floats = NDArray[np.float64]
 Program = Hashable
 
 
-class Bounds(NamedTuple):
+class FamilyBounds(NamedTuple):
     """The result of `ProgramFamily.bounds`.
 
     Attributes
@@ -83,7 +83,7 @@ class ProgramFamily(ABC):
         """
 
     @abstractmethod
-    def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:
+    def bounds(self, limits_s: Floats, watch: Watch) -> FamilyBounds:
         """Prove how fast any program of the family can be at each extent.
 
         Parameters

@@ -12,8 +12,16 @@ from anatune.templates.base.model import AnalyticalModel, Guarantee, Model, Rank
 from anatune.templates.base.watch import Watch
 
 __all__ = [
-    "EQUAL_SHARE", "SLAB_POINTS", "Best", "Slabs", "WholeModel", "apart", "gap", "group_sizes", "rank_whole",
-    "rejected",
+    "EQUAL_SHARE",
+    "SLAB_POINTS",
+    "BestPoints",
+    "ExhaustiveModel",
+    "LegalSlabs",
+    "count_rejected",
+    "gap",
+    "group_sizes",
+    "mark_distinct_times",
+    "rank_all_points",
 ]  # fmt: skip
 
 Points = NDArray[np.int64]
@@ -29,7 +37,7 @@ _MOST_TIED = 200_000
 """Most points kept to count ties, before those slower than the last of the best points are dropped."""
 
 
-def apart(times: Floats) -> NDArray[np.bool_]:
+def mark_distinct_times(times: Floats) -> NDArray[np.bool_]:
     """Mark the first of each group of equal times in ascending times > 0, (num_points,)."""
     return np.asarray(np.diff(times, prepend=0.0) > EQUAL_SHARE * times)
 
@@ -44,12 +52,12 @@ def gap(time_s: float, bound_s: float) -> float:
     return max(0.0, time_s / bound_s - 1.0) if math.isfinite(time_s) else math.inf
 
 
-def rejected(model: Model, counts: Floats) -> dict[str, int]:
+def count_rejected(model: Model, counts: Floats) -> dict[str, int]:
     """Return rule id -> number of rejected points, from the counts of each rule code, (1 + num_rules,)."""
     return {rule.id: round(count) for rule, count in zip(model.rules, counts[1:].tolist(), strict=True)}
 
 
-class Best:
+class BestPoints:
     """The `top_k` best points so far, in ranking order; with `distinct`, one point of each predicted time."""
 
     def __init__(self, num_columns: int, top_k: int, tie_keys: TieKeys, *, distinct: bool) -> None:
@@ -83,7 +91,7 @@ class Best:
             points, times = points[near], times[near]
         points, times = self._sorted(points, times)
         if self._distinct:
-            first = apart(times)
+            first = mark_distinct_times(times)
             points, times = points[first], times[first]
         self.points, self.times = points[: self._top_k], times[: self._top_k]
 
@@ -92,7 +100,7 @@ class Best:
         if not self._distinct:
             return None
         _, times = self._select_tied()
-        return group_sizes(apart(np.sort(times)))[: len(self.times)] - 1
+        return group_sizes(mark_distinct_times(np.sort(times)))[: len(self.times)] - 1
 
     def _keep_tied(self, points: Points, times: Floats) -> None:
         """Keep points for the count of ties."""
@@ -116,7 +124,7 @@ class Best:
         if not self._distinct:
             return float(np.partition(times, self._top_k - 1)[self._top_k - 1])
         times = np.sort(times)
-        times = times[apart(times)]
+        times = times[mark_distinct_times(times)]
         return float(times[self._top_k - 1]) if len(times) >= self._top_k else math.inf
 
     def _sorted(self, points: Points, times: Floats) -> tuple[Points, Floats]:
@@ -127,7 +135,7 @@ class Best:
         return points[order], times[order]
 
 
-class Slabs:
+class LegalSlabs:
     """All legal points of a space, one slab of points after another, as (numbers, points, times).
 
     Attributes
@@ -157,17 +165,17 @@ class Slabs:
 
     def ranking(self, points: Points, num_alike: NDArray[np.int64] | None, *, alike_is_exact: bool) -> Ranking:
         """Return the ranking of a space of which every point was evaluated."""
-        counts = int(self.counts[0]), rejected(self._model, self.counts)
+        counts = int(self.counts[0]), count_rejected(self._model, self.counts)
         return Ranking(points, Guarantee("exhaustive", 0.0, self.done, 0), *counts, num_alike, alike_is_exact)
 
 
-def rank_whole(model: Model, best: Best, floor_s: float, watch: Watch) -> Ranking:
+def rank_all_points(model: Model, best: BestPoints, floor_s: float, watch: Watch) -> Ranking:
     """Evaluate every point of a space and return the best ones, with the guarantee and exact counts.
 
     If the time limit ends the evaluation, they are the best of the points so far. No point of the space is predicted to
     be faster than `floor_s`.
     """
-    slabs = Slabs(model, watch)
+    slabs = LegalSlabs(model, watch)
     for _, points, times in slabs:
         best.add(points, times)
     if slabs.done == model.space.size:
@@ -176,7 +184,7 @@ def rank_whole(model: Model, best: Best, floor_s: float, watch: Watch) -> Rankin
     return Ranking(best.points, guarantee, None, None, best.num_alike())
 
 
-class WholeModel(AnalyticalModel):
+class ExhaustiveModel(AnalyticalModel):
     """A model that ranks its space by evaluating every point, unless a subclass ranks in another way.
 
     A pickle holds the arguments only; all else is computed again.
@@ -190,10 +198,10 @@ class WholeModel(AnalyticalModel):
         """Return the keys that order points of equal time, the least important first; without keys: lexicographic."""
         return ()
 
-    def best_points(self, top_k: int, *, distinct: bool) -> Best:
+    def best_points(self, top_k: int, *, distinct: bool) -> BestPoints:
         """Return an empty collector of the best points of the space."""
-        return Best(len(self.space.columns), top_k, self.tie_keys, distinct=distinct)
+        return BestPoints(len(self.space.columns), top_k, self.tie_keys, distinct=distinct)
 
     def _rank(self, top_k: int, watch: Watch, *, distinct: bool) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time; with `distinct`, one point of each time."""
-        return rank_whole(self, self.best_points(top_k, distinct=distinct), self.floor_s, watch)
+        return rank_all_points(self, self.best_points(top_k, distinct=distinct), self.floor_s, watch)

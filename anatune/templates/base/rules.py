@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from anatune.templates.base.model import Rule
 
-__all__ = ["Limit", "first_broken", "in_order"]
+__all__ = ["Limit", "find_first_broken", "sort_rules"]
 
 
 class Limit(NamedTuple):
@@ -31,7 +31,7 @@ class Limit(NamedTuple):
     broken: NDArray[np.bool_] | None = None
 
 
-def first_broken(table: Sequence[Limit]) -> tuple[tuple[Rule, ...], NDArray[np.int64], NDArray[np.float64]]:
+def find_first_broken(table: Sequence[Limit]) -> tuple[tuple[Rule, ...], NDArray[np.int64], NDArray[np.float64]]:
     """Return the rules of a table, and for each point the number of the first rule it breaks and the amount it needs.
 
     Numbers begin at 1. A point that breaks no rule has 0 and 0.0. Both arrays are (num_points,).
@@ -43,7 +43,7 @@ def first_broken(table: Sequence[Limit]) -> tuple[tuple[Rule, ...], NDArray[np.i
     return tuple(line.rule for line in table), code, needed
 
 
-def in_order(codes: type[IntEnum], *rules: Rule) -> tuple[Rule, ...]:
+def sort_rules(codes: type[IntEnum], *rules: Rule) -> tuple[Rule, ...]:
     """Return rules in the order of the codes that a compiled function writes.
 
     The members of `codes` have the ids of the rules as names. Rules without a code come last. If a workload lacks a

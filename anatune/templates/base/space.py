@@ -16,15 +16,15 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import MOST_SEED, checked_flag, checked_integer, shown
+from anatune.arguments import MOST_SEED, check_flag, check_integer, quote
 from anatune.core.hardware.spec import HardwareSpec
-from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.schedule import Schedule, check_schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import count_factorisations, factorisations
 from anatune.templates.base.values import check_names, covering_factors
 
-__all__ = ["MOST_POINTS", "LegalityCheck", "Part", "Space", "choice", "listed", "tilings"]
+__all__ = ["MOST_POINTS", "LegalityCheck", "Space", "SpacePart", "choice", "table_part", "tilings"]
 
 Integers = NDArray[np.int64]
 LegalityCheck = Callable[[Integers], NDArray[np.bool_]]
@@ -37,7 +37,7 @@ _ROUNDS = 400
 """Number of draws after which a space counts as having next to no legal points."""
 
 
-class Part:
+class SpacePart:
     """A list of a space. Each of its rows fills the same columns of a point.
 
     Parameters
@@ -62,7 +62,7 @@ class Part:
 
     def __reduce__(self) -> tuple[object, ...]:
         # The table and other cached values are not sent to other processes.
-        return Part, (self.name, self.columns, self.count, self._rows, self._expected)
+        return SpacePart, (self.name, self.columns, self.count, self._rows, self._expected)
 
     @cached_property
     def table(self) -> Integers:
@@ -90,21 +90,23 @@ class Part:
             raise SpaceError(f"{self.name}: got {got}, expected {self._expected}") from None
 
 
-def listed(name: str, columns: Sequence[str], table: Integers, expected: str) -> Part:
+def table_part(name: str, columns: Sequence[str], table: Integers, expected: str) -> SpacePart:
     """Return the part whose rows are those of a table."""
-    return Part(name, columns, len(table), partial(np.asarray, table), expected)
+    return SpacePart(name, columns, len(table), partial(np.asarray, table), expected)
 
 
-def tilings(axis: str, levels: Sequence[str], extent: int) -> Part:
+def tilings(axis: str, levels: Sequence[str], extent: int) -> SpacePart:
     """Return the part of all ordered factorisations of an axis, in lexicographic order."""
     columns = [f"{axis}.{level}" for level in levels]
     rows = partial(factorisations, extent, len(levels))
-    return Part(axis, columns, count_factorisations(extent, len(levels)), rows, f"factors whose product is {extent}")
+    return SpacePart(
+        axis, columns, count_factorisations(extent, len(levels)), rows, f"factors whose product is {extent}"
+    )
 
 
-def choice(name: str, values: Sequence[int]) -> Part:
+def choice(name: str, values: Sequence[int]) -> SpacePart:
     """Return the part of one column that has one of some values."""
-    return listed(name, [name], np.array(values, dtype=np.int64)[:, None], f"one of {tuple(values)}")
+    return table_part(name, [name], np.array(values, dtype=np.int64)[:, None], f"one of {tuple(values)}")
 
 
 class Space(ABC):
@@ -148,19 +150,19 @@ class Space(ABC):
         return f"{type(self).__name__}({self.workload.describe()} on {self.hardware.name}: {self.size:.4g} points)"
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SpacePart, ...]:
         """The lists whose product is the space: one for each axis, in their order, then the choices."""
         choices = (choice(name, values) for name, values in self.choices.items())
         return (*(self._axis(axis) for axis in self.axes), *choices)
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         """Return the part of an axis: every perfect tiling, unless the template overrides this."""
         return tilings(axis, self.levels[axis], self.extents[axis])
 
-    def _tiles_of(self, axis: str, rows: Sequence[Sequence[int]]) -> Part:
+    def _tiles_of(self, axis: str, rows: Sequence[Sequence[int]]) -> SpacePart:
         """Return the part of an axis whose tiles are these rows of factors."""
         columns = [f"{axis}.{level}" for level in self.levels[axis]]
-        return listed(axis, columns, np.array(rows, dtype=np.int64), "a tile of the space")
+        return table_part(axis, columns, np.array(rows, dtype=np.int64), "a tile of the space")
 
     @abstractmethod
     def schedule_of(self, point: Sequence[int] | Integers) -> Schedule:
@@ -277,7 +279,7 @@ class Space(ABC):
         (count, len(columns)) int64
             Fewer rows only if next to nothing in the space is legal.
         """
-        keep = self._is_legal if checked_flag("sample: legal", legal) else None
+        keep = self._is_legal if check_flag("sample: legal", legal) else None
         return _draw_points(self.radices, self.decode, keep, count, seed)
 
     def sample(self, count: int, seed: int = 0) -> list[Schedule]:
@@ -299,7 +301,7 @@ class Space(ABC):
             or not all(isinstance(value, (int, np.integer)) and 0 <= value < 2**31 for value in values)
         ):
             raise SpaceError(
-                f"point is {shown(point)}, expected {len(self.columns)} integers >= 0, named by space.columns"
+                f"point is {quote(point)}, expected {len(self.columns)} integers >= 0, named by space.columns"
             )
         return [int(value) for value in values]
 
@@ -331,7 +333,7 @@ class Space(ABC):
             Axis -> its last factor, if that is fixed.
         """
         if not isinstance(tiles, Mapping):
-            raise SpaceError(f"schedule: tiles is {shown(tiles)}, expected a mapping such as {example}")
+            raise SpaceError(f"schedule: tiles is {quote(tiles)}, expected a mapping such as {example}")
         check_names("tiles", tiles, self.axes, self.axis_word)
         ones = {axis: (1,) * len(self.levels[axis]) for axis in extents}
         return {
@@ -339,9 +341,9 @@ class Space(ABC):
             for axis, extent in extents.items()
         }
 
-    def _check_own(self, schedule: object) -> None:
+    def _check_membership(self, schedule: object) -> None:
         """Raise SpaceError if an object is not a schedule of this template and workload."""
-        checked = checked_schedule("schedule", schedule)
+        checked = check_schedule("schedule", schedule)
         if checked.template != self.template or checked.workload != self.workload:
             raise SpaceError(
                 f"schedule of {checked.workload.describe()!r} ({checked.template}) is not one of {self!r}; "
@@ -375,8 +377,8 @@ def _draw_points(
     SpaceError
         `count` or `seed` is not an integer >= 0, or is too large.
     """
-    count = checked_integer("sample: count", count, 0, MOST_POINTS)
-    rng = np.random.default_rng(checked_integer("sample: seed", seed, 0, MOST_SEED))
+    count = check_integer("sample: count", count, 0, MOST_POINTS)
+    rng = np.random.default_rng(check_integer("sample: seed", seed, 0, MOST_SEED))
     batches = [decode(np.zeros((0, len(radices)), dtype=np.int64))]
     num_points, num_draws = 0, max(4 * count, 1024)
     at_once = min(num_draws, _MOST_DRAWN)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-from anatune.arguments import checked_integer, shown
+from anatune.arguments import check_integer, quote
 from anatune.core.workload.access import MAX_INTEGER, is_integer
 from anatune.errors import SpaceError
 
@@ -30,13 +30,13 @@ def checked_count(name: str, value: object, least: int, most: int = MAX_INTEGER)
     SpaceError
         It is not an integer (a bool is not one), below `least` or above `most`.
     """
-    return checked_integer(name, value, least, most)
+    return check_integer(name, value, least, most)
 
 
 def check_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -> int:
     """Return a count of a schedule like `checked_count`, but refuse NumPy integers: schedules are written as JSON."""
     if type(value) is not int:
-        raise SpaceError(f"{name} is {shown(value)}, expected an integer >= {least}")
+        raise SpaceError(f"{name} is {quote(value)}, expected an integer >= {least}")
     return checked_count(name, value, least, most)
 
 
@@ -50,7 +50,7 @@ def check_names(what: str, names: Iterable[object], valid: Collection[str], word
 def checked_factors(axis: str, factors: Sequence[object], levels: Sequence[str]) -> tuple[int, ...]:
     """Return `factors` as Python integers; raise SpaceError unless there is one count for each level."""
     if isinstance(factors, str) or not (isinstance(factors, Sequence) or hasattr(factors, "__array__")):
-        raise SpaceError(f"tiles[{axis!r}] is {shown(factors)}, expected {len(levels)} factors: {', '.join(levels)}")
+        raise SpaceError(f"tiles[{axis!r}] is {quote(factors)}, expected {len(levels)} factors: {', '.join(levels)}")
     if len(factors) != len(levels):
         raise SpaceError(
             f"tiles[{axis!r}] has {len(factors)} factors {tuple(factors)!s:.60}, expected {len(levels)}: "

@@ -10,7 +10,7 @@ from anatune.core.schedule import OptionValue
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import factorisations
-from anatune.templates.base.space import LegalityCheck, Part, listed
+from anatune.templates.base.space import LegalityCheck, SpacePart, table_part
 from anatune.templates.cpu.dot import half_sums_apply, most_half_terms, tile_depths, tiles_apply
 from anatune.templates.cpu.space import CpuSpace
 
@@ -80,7 +80,7 @@ class AmxSpace(CpuSpace):
             return is_whole and len(set(depths)) == 1 and sum(depths) <= self._most_steps
         return kernel == 1 or axis in (self._row_axis, self.simd_axis)
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         """Return the tilings of `axis` that AMX tiles can have."""
         if axis in (self._row_axis, self.simd_axis):
             return super()._axis(axis)
@@ -88,4 +88,4 @@ class AmxSpace(CpuSpace):
         table = factorisations(extent, len(levels))
         keeps = [self.in_call(axis, int(kernel)) for kernel in table[:, -1]]
         expected = f"factors whose product is {extent}; a call covers whole groups, in products of one depth"
-        return listed(axis, [f"{axis}.{level}" for level in levels], table[keeps], expected)
+        return table_part(axis, [f"{axis}.{level}" for level in levels], table[keeps], expected)

@@ -21,7 +21,7 @@ import math
 
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.ranges import ranged
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import SpaceError
 from anatune.templates.cpu.microkernels import segment_shape
 from anatune.templates.cpu.rules import cpu_of, pair_of, words_of
@@ -137,7 +137,7 @@ def schedule_at(schedule: Schedule, axis: str, extent: int) -> Schedule:
             tiles = (*tiles[:-2], 1, extent)
             options[f"pair.{axis}"] = segment_shape(extent, 1, calls)
     return Schedule(
-        ranged(schedule.workload, axis, (extent,)).largest,
+        make_ranged_workload(schedule.workload, axis, (extent,)).largest,
         schedule.hardware,
         schedule.template,
         {**schedule.tiles, axis: tiles},

@@ -54,14 +54,14 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import checked_flag, shown
+from anatune.arguments import check_flag, quote
 from anatune.core.frozen import EMPTY
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Access, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import factorisations
-from anatune.templates.base.space import LegalityCheck, Part, Space, listed, tilings
+from anatune.templates.base.space import LegalityCheck, Space, SpacePart, table_part, tilings
 from anatune.templates.base.values import check_factors, check_names, checked_count
 from anatune.templates.cpu.dot import (
     DotGroup,
@@ -209,7 +209,7 @@ class CpuSpace(Space):
         """The columns of a point that hold its loops, as tables."""
         return loop_tables(self.levels, self.columns, self.orders, self.reduction_order)
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         """Return the tilings of `axis`. The last column is the calls of a pair if the axis is pairable.
 
         Single microkernels come first, in lexicographic order, then pairs.
@@ -219,7 +219,7 @@ class CpuSpace(Space):
             most, table = self.most_inner[axis], factorisations(extent, len(levels))
             expected = f"factors whose product is {extent}, at most {most} of it in a call"
             names = [f"{axis}.{level}" for level in levels]
-            return listed(axis, names, table[table[:, -2:].prod(axis=1) <= most], expected)
+            return table_part(axis, names, table[table[:, -2:].prod(axis=1) <= most], expected)
         if axis not in self.pairable:
             return tilings(axis, levels, extent)
         unpaired = factorisations(extent, len(levels))
@@ -232,7 +232,7 @@ class CpuSpace(Space):
         table = np.concatenate([unpaired, np.array(pairs, dtype=np.int64).reshape(-1, unpaired.shape[1])])
         columns = [*(f"{axis}.{level}" for level in levels), f"pair.{axis}"]
         expected = f"factors whose product is {extent}, and a pair only if one microkernel does not fit"
-        return listed(axis, columns, table, expected)
+        return table_part(axis, columns, table, expected)
 
     def in_call(self, axis: str, kernel: int) -> bool:
         """Return whether a microkernel may cover (or unroll) `kernel` elements of an axis."""
@@ -298,7 +298,7 @@ class CpuSpace(Space):
         SpaceError
             The schedule belongs to another workload or template, or has an option that the space lacks.
         """
-        self._check_own(schedule)
+        self._check_membership(schedule)
         options = schedule.options
         if (extension := options.get("extension")) != self.fixed_options.get("extension"):
             raise SpaceError(
@@ -358,14 +358,14 @@ class CpuSpace(Space):
             An axis, tensor or level is unknown, the number of factors is wrong, or their product is not the extent.
         """
         if vector is not None and not (isinstance(vector, Mapping) and not vector):
-            raise SpaceError(f"vector is {shown(vector)}, expected none: on CPUs the hardware gives the vector width")
+            raise SpaceError(f"vector is {quote(vector)}, expected none: on CPUs the hardware gives the vector width")
         calls, keep = calls or {}, keep or {}
         for name, argument in (("tiles", tiles), ("calls", calls), ("keep", keep)):
             if not isinstance(argument, Mapping):
-                raise SpaceError(f"schedule: {name} is {shown(argument)}, expected a mapping from axes or levels")
+                raise SpaceError(f"schedule: {name} is {quote(argument)}, expected a mapping from axes or levels")
         if packed is not None and (isinstance(packed, str) or not isinstance(packed, Sequence)):
-            raise SpaceError(f"schedule: packed is {shown(packed)}, expected a sequence of tensor names")
-        parallel = checked_flag("schedule: parallel", parallel)
+            raise SpaceError(f"schedule: packed is {quote(packed)}, expected a sequence of tensor names")
+        parallel = check_flag("schedule: parallel", parallel)
         unroll = checked_count("schedule: unroll", unroll, 0)
         check_names("tiles", tiles, self.axes)
         check_names("calls", calls, self.pairable)

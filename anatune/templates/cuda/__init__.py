@@ -22,7 +22,7 @@ class CudaTemplate(GpuTemplate):
     """Block, virtual thread, thread and register tiles on CUDA cores; operands staged in shared memory."""
 
     name = folder = "cuda"
-    model_name = "model.model:GpuModel"
+    model_name = "model.model:CudaModel"
     writer_name = "program.program:CudaKernelWriter"
     has_ranges = True
     all_accuracy = "standard"

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.factor import count_factorisations, divisors, factorisations, prime_exponents
-from anatune.templates.base.space import Part, tilings
+from anatune.templates.base.space import SpacePart, tilings
 from anatune.templates.cuda.guards import guardable_axes
 
 __all__ = ["MOST_BLOCK", "MOST_DEPTH", "axis_tilings", "guarded_tiles", "has_poor_divisors"]
@@ -89,7 +89,7 @@ def _smooth(most: int) -> tuple[int, ...]:
     )
 
 
-def axis_tilings(workload: Workload, axis: str, levels: tuple[str, ...]) -> Part:
+def axis_tilings(workload: Workload, axis: str, levels: tuple[str, ...]) -> SpacePart:
     """Return the tilings of an axis in lexicographic order: perfect divisors, and guarded tiles if these are poor."""
     extent = workload.extents[axis]
     is_spatial = any(spatial_axis.name == axis for spatial_axis in workload.spatial_axes)
@@ -100,7 +100,7 @@ def axis_tilings(workload: Workload, axis: str, levels: tuple[str, ...]) -> Part
     count += sum(count_factorisations(size, len(levels) - 1) for size in sizes)
     columns = [f"{axis}.{level}" for level in levels]
     rows = partial(_all_rows, extent, sizes, len(levels))
-    return Part(axis, columns, count, rows, f"perfect divisors of {extent}, or tiles of the space that cover it")
+    return SpacePart(axis, columns, count, rows, f"perfect divisors of {extent}, or tiles of the space that cover it")
 
 
 def _all_rows(extent: int, sizes: tuple[int, ...], width: int) -> NDArray[np.int64]:

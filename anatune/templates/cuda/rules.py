@@ -12,7 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.values import check_count, check_names
 from anatune.templates.cuda.guards import check_covering_tiles
-from anatune.templates.gpu.rules import check_formats, computes, gpu_of
+from anatune.templates.gpu.rules import check_formats, gpu_of, has_cuda_code
 from anatune.templates.gpu.split import SPLIT, check_split, num_steps, num_tiles
 
 __all__ = [
@@ -68,12 +68,12 @@ def pads(workload: Workload) -> tuple[int, ...]:
 
 def is_for_cuda(workload: Workload, hardware: GpuSpec) -> bool:
     """Return whether the template "cuda" takes the workload: it has code for its operator and number formats."""
-    return computes(workload)
+    return has_cuda_code(workload)
 
 
 def is_for_pipelined(workload: Workload, hardware: GpuSpec) -> bool:
     """Return whether the template "pipelined" applies: "cuda" does, on an NVIDIA GPU, with operands to stage."""
-    return computes(workload) and hardware.compute_capability is not None and bool(staged_tensors(workload))
+    return has_cuda_code(workload) and hardware.compute_capability is not None and bool(staged_tensors(workload))
 
 
 def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:

@@ -22,14 +22,14 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import divisors, factorisations
-from anatune.templates.base.space import LegalityCheck, Part, Space
+from anatune.templates.base.space import LegalityCheck, Space, SpacePart
 from anatune.templates.base.values import check_names, checked_count, checked_factors
 from anatune.templates.cuda.guard_space import axis_tilings
 from anatune.templates.cuda.guards import check_covering
@@ -92,19 +92,19 @@ class GpuSpace(Space):
         self.fetch_widths: tuple[int, ...] = tuple(2**e for e in range(widest.bit_length()) if 2**e <= widest)
         self.unroll_depths: tuple[int, ...] = UNROLL_DEPTHS
         self.choices = {"unroll": self.unroll_depths, **{f"vector.{t}": self.fetch_widths for t in self.staged}}
-        self.accuracy = checked_accuracy("accuracy", accuracy)
+        self.accuracy = validate_accuracy("accuracy", accuracy)
         self.plain = plain
-        self.splits: Part | None = None if plain else split_part(workload, hardware, accuracy)
+        self.splits: SpacePart | None = None if plain else split_part(workload, hardware, accuracy)
         """Splits of the reduction, or None if the device is full without."""
 
     @cached_property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[SpacePart, ...]:
         """Factors of the space, in the order of the columns: axes, unroll depth, fetch widths, splits (if any)."""
         parts = super().parts
         position = len(self.axes) + 1 + len(self.staged)
         return parts if self.splits is None else (*parts[:position], self.splits, *parts[position:])
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         return super()._axis(axis) if self.plain else axis_tilings(self.workload, axis, self.levels[axis])
 
     def microkernel(self, axis: str) -> tuple[tuple[str, ...], ...]:
@@ -177,7 +177,7 @@ class GpuSpace(Space):
         SpaceError
             The schedule is for another workload or template, or its factors or its split are not in the space.
         """
-        self._check_own(schedule)
+        self._check_membership(schedule)
         tiles = num_tiles(schedule.tiles, self.workload)
         return np.array(
             [

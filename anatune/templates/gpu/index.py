@@ -7,7 +7,16 @@ from typing import Protocol
 
 from anatune.core.workload.nest import Access, Workload
 
-__all__ = ["Fused", "all_of", "axis_values", "element", "if_all", "inside_tests", "position_along", "sum_of"]
+__all__ = [
+    "Fused",
+    "axis_values",
+    "condition_head",
+    "element",
+    "inside_tests",
+    "join_conditions",
+    "position_along",
+    "sum_of",
+]
 
 
 class Fused(Protocol):
@@ -23,16 +32,16 @@ def sum_of(*terms: str) -> str:
     return " + ".join(term for term in terms if term != "0") or "0"
 
 
-def all_of(conditions: Sequence[str]) -> str:
+def join_conditions(conditions: Sequence[str]) -> str:
     """Return the conjunction of conditions, or "" if there are none."""
     if len(conditions) < 2:
         return "".join(conditions)
-    return f"T.And({conditions[0]}, {all_of(conditions[1:])})"
+    return f"T.And({conditions[0]}, {join_conditions(conditions[1:])})"
 
 
-def if_all(conditions: Sequence[str]) -> str:
+def condition_head(conditions: Sequence[str]) -> str:
     """Return the head of a block that runs if all conditions hold, or "" if there are none."""
-    return f"if {all_of(conditions)}:" if conditions else ""
+    return f"if {join_conditions(conditions)}:" if conditions else ""
 
 
 def axis_values(gemm: Fused, workload: Workload, places: Mapping[str, str]) -> dict[str, str]:

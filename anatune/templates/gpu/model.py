@@ -15,12 +15,12 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.prediction import Prediction
 from anatune.templates.base.composition import Lane
 from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Scores, Shown
-from anatune.templates.base.ranking import WholeModel
+from anatune.templates.base.ranking import ExhaustiveModel
 from anatune.templates.gpu.io_bound import gpu_io_bounds
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.times.columns import Gpu, Limiter
 
-__all__ = ["FEATURES", "MEMORY_LANES", "OWN_PARTS", "REGISTER_BYTES", "BaseGpuModel"]
+__all__ = ["FEATURES", "MEMORY_LANES", "REGISTER_BYTES", "SPLIT_PARTS", "BaseGpuModel"]
 
 FEATURES = (
     "OI_Global_Mem",
@@ -41,7 +41,7 @@ BLOCK_RESOURCES = (
 )
 """Resources of a block that the predictions of all templates show. Those of one template follow, then `TRAFFIC`."""
 TRAFFIC = ("dram_bytes", "l2_bytes")
-OWN_PARTS = ("combine_s",)
+SPLIT_PARTS = ("combine_s",)
 """The part of the time that only split reductions have: the kernel that sums the parts, or zeroing and atomic
 additions, with its launch."""
 MEMORY_LANES = (Lane(("l2_s",)), Lane(("dram_s",)))
@@ -52,7 +52,7 @@ _LEVELS = {"dram": "dram_bytes", "l2": "l2_bytes", "shared": "shared_traffic_byt
 """Memory level -> column of the bytes that cross it."""
 
 
-class BaseGpuModel(WholeModel):
+class BaseGpuModel(ExhaustiveModel):
     """The analytical model of the schedules of one GPU template."""
 
     hardware: GpuSpec

@@ -9,7 +9,7 @@ from anatune.core.workload.number_formats import PLAIN_DTYPES
 from anatune.errors import SpaceError
 from anatune.templates.base.model import Rule
 
-__all__ = ["GRID_RULE", "MAX_GRID", "SPLIT_RULE", "block_rules", "check_formats", "computes", "gpu_of"]
+__all__ = ["GRID_RULE", "MAX_GRID", "SPLIT_RULE", "block_rules", "check_formats", "gpu_of", "has_cuda_code"]
 
 MAX_GRID = 2147483647.0
 """The most blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
@@ -24,7 +24,7 @@ def gpu_of(schedule: Schedule) -> GpuSpec:
     return hardware
 
 
-def computes(workload: Workload) -> bool:
+def has_cuda_code(workload: Workload) -> bool:
     """Return whether the templates in CUDA C have code for the operator and number formats of a workload."""
     return not workload.is_quantised and not workload.is_kernel and workload.formats in PLAIN_DTYPES
 
@@ -35,7 +35,7 @@ def check_formats(workload: Workload) -> None:
     Such formats are 8-bit floats, scales, zero points and results that are wider than the operands. Kernels for CPUs or
     for newer matrix units may take them.
     """
-    if computes(workload):
+    if has_cuda_code(workload):
         return
     if workload.is_kernel:
         raise SpaceError(

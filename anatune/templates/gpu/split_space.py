@@ -20,7 +20,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.base.space import Part, listed
+from anatune.templates.base.space import SpacePart, table_part
 from anatune.templates.gpu.rules import gpu_of
 from anatune.templates.gpu.split import SPLIT, Split, atomic_limit, split_of
 
@@ -45,7 +45,7 @@ def split_part(
     accuracy: str,
     tile_results: int = TILE_RESULTS,
     least_depth: int = LEAST_DEPTH,
-) -> Part | None:
+) -> SpacePart | None:
     """Return the list of splits, whose first row is (1, 0, 0), or None if it would have no other row.
 
     Parameters
@@ -58,7 +58,7 @@ def split_part(
         Fewest iterations of the reduction in a part.
     """
     rows = _rows(workload, hardware, accuracy, tile_results, least_depth)
-    return listed("split", SPLIT_COLUMNS, rows, "a split of the space") if len(rows) > 1 else None
+    return table_part("split", SPLIT_COLUMNS, rows, "a split of the space") if len(rows) > 1 else None
 
 
 def _rows(workload: Workload, hardware: GpuSpec, accuracy: str, tile_results: int, least_depth: int) -> Integers:

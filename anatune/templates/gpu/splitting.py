@@ -24,7 +24,7 @@ from anatune.templates.gpu.kernel import LaunchSize
 from anatune.templates.gpu.layout import KernelLayout
 from anatune.templates.gpu.ranged import Growth, product
 
-__all__ = ["Part", "SplitReduction"]
+__all__ = ["SplitReduction", "StepRange"]
 
 _WORKSPACE = "workspace"
 """The array that holds the parts of the sums."""
@@ -36,7 +36,7 @@ _LOADS = 32
 """Loads that a thread has in flight while it sums parts."""
 
 
-class Part(NamedTuple):
+class StepRange(NamedTuple):
     """The steps of a tile that a block computes.
 
     Attributes
@@ -124,7 +124,9 @@ class SplitReduction:
                 raise BuildError(too_large_text(_WORKSPACE, size))
             self.workspace = Buffer(_WORKSPACE, layout.accumulator, (size,))
 
-    def write(self, text: Script, name: str, principal: Callable[[Part], None], finish: Callable[[], None]) -> None:
+    def write(
+        self, text: Script, name: str, principal: Callable[[StepRange], None], finish: Callable[[], None]
+    ) -> None:
         """Write all kernels.
 
         Parameters
@@ -139,7 +141,7 @@ class SplitReduction:
         operands = [*map(self._region, self.workload.operands)]
         if not self.split.is_split:
             with self._kernel(text, "bx", name, self._size, operands, [self._result]):
-                principal(Part("", self._steps.text, self._steps.least, self._steps.most))
+                principal(StepRange("", self._steps.text, self._steps.least, self._steps.most))
             return
         with text.scope('with T.sblock("root"):'):
             text.line("T.reads()")
@@ -179,7 +181,7 @@ class SplitReduction:
             text.line(f"T.writes({', '.join(writes)})")
             yield
 
-    def _part(self, text: Script) -> Part:
+    def _part(self, text: Script) -> StepRange:
         """Write which tile and which steps a block has, and return the steps."""
         split, steps = self.split, self._steps.most
         if self._steps.least < steps:
@@ -192,21 +194,21 @@ class SplitReduction:
             text.line(f"bx: T.int32 = T.Select({alone}, {_BLOCK}, {tile})")
             text.line(f"first: T.int32 = T.Select({alone}, 0, T.truncmod({beyond}, {split.split}) * {per})")
             text.line(f"steps: T.int32 = T.Select({alone}, {steps}, T.min({steps} - first, {per}))")
-            return Part("first", "steps", least, steps)
+            return StepRange("first", "steps", least, steps)
         text.line(f"bx: T.int32 = {_BLOCK} // {split.split}")
         text.line(f"first: T.int32 = {_BLOCK} % {split.split} * {per}")
         if least == per:
-            return Part("first", str(per), per, per)
+            return StepRange("first", str(per), per, per)
         text.line(f"steps: T.int32 = T.min({steps} - first, {per})")
-        return Part("first", "steps", least, per)
+        return StepRange("first", "steps", least, per)
 
-    def _varying_part(self, text: Script) -> Part:
+    def _varying_part(self, text: Script) -> StepRange:
         """Write the same for a number of steps that varies with the extent: parts that are as equal as possible."""
         split, steps = self.split.split, self._steps
         text.line(f"bx: T.int32 = {_BLOCK} // {split}")
         text.line(f"first: T.int32 = T.truncdiv({_BLOCK} % {split} * {steps.text}, {split})")
         text.line(f"steps: T.int32 = T.truncdiv(({_BLOCK} % {split} + 1) * {steps.text}, {split}) - first")
-        return Part("first", "steps", steps.least // split, self.split.steps(steps.most))
+        return StepRange("first", "steps", steps.least // split, self.split.steps(steps.most))
 
     def store(self, text: Script, kind: str, store: Callable[[], None], add: Callable[[], None]) -> None:
         """Write the end of the principal kernel.

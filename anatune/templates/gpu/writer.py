@@ -8,11 +8,11 @@ from typing import Generic, TypeVar
 
 from anatune.core.workload.nest import Access
 from anatune.core.workload.number_formats import STEP_OPERANDS
-from anatune.emit.activations import activated
+from anatune.emit.activations import write_activation
 from anatune.emit.script import Script, buffer_type, open_function, shape_tuple
 from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES, KernelProgram
 from anatune.templates.gpu.layout import KernelLayout
-from anatune.templates.gpu.splitting import Part, SplitReduction
+from anatune.templates.gpu.splitting import SplitReduction, StepRange
 
 __all__ = ["ROLLED", "KernelWriter", "cast", "neutral"]
 
@@ -52,7 +52,7 @@ class KernelWriter(ABC, Generic[Layout]):
         self.finish: Callable[[str], str] = str
 
     @abstractmethod
-    def _principal(self, part: Part) -> None:
+    def _principal(self, part: StepRange) -> None:
         """Write the body of the principal kernel, given the steps of a block."""
 
     @abstractmethod
@@ -101,11 +101,11 @@ class KernelWriter(ABC, Generic[Layout]):
         """Allocate ``smem``: with a declared size, or with the size that the launch asks for."""
         self._allocate("smem", size, dtype, "shared.dyn" if num_bytes > STATIC_SHARED_BYTES else "shared")
 
-    def _combined(self, first: str, second: str) -> str:
+    def _combine(self, first: str, second: str) -> str:
         """Return the expression that combines two sums, or two maxima, of the accumulator's dtype."""
         return f"T.max({first}, {second})" if self.workload.body == "max" else f"{first} + {second}"
 
-    def _finished(self, value: str, element: Callable[[Access], str]) -> str:
+    def _finish_result(self, value: str, element: Callable[[Access], str]) -> str:
         """Return the expression of a result from a complete sum: its mean, its epilogue, its conversion.
 
         `element` returns the element of an operand of the epilogue.
@@ -121,7 +121,7 @@ class KernelWriter(ABC, Generic[Layout]):
         operands = iter(self.workload.epilogue_reads)
         for step in self.workload.epilogue:
             if STEP_OPERANDS[step] is None:
-                value = activated(step, value, accumulator)
+                value = write_activation(step, value, accumulator)
             else:
                 access = next(operands)
                 value = f"{value} + {cast(element(access), access.dtype, accumulator)}"

@@ -18,8 +18,8 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Rule, Scores, Shown
-from anatune.templates.base.ranking import WholeModel
-from anatune.templates.base.rules import Limit, first_broken
+from anatune.templates.base.ranking import ExhaustiveModel
+from anatune.templates.base.rules import Limit, find_first_broken
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.model.scoring import parallel_rule
 from anatune.templates.scaled.rules import FLOAT_PIECE, FLOAT_ROWS, FLOATS_FROM, OTHERS
@@ -37,7 +37,7 @@ _DIGIT_OPERATIONS = {1: 12.0, 2: 16.0, 3: 20.0}
 """Number of digits -> vector operations to make them from a vector of activations. Counted from the code."""
 
 
-class ScaledModel(WholeModel):
+class ScaledModel(ExhaustiveModel):
     """Predicts the time of schedules of the template "scaled", and ranks them exactly.
 
     `accuracy` is the accuracy of the arithmetic of the space's schedules, "standard" or "relaxed".
@@ -60,7 +60,7 @@ class ScaledModel(WholeModel):
         super().__init__(workload, hardware)
         self.space = ScaledSpace(workload, hardware, self._is_legal, accuracy)
         self.machine = pack_machine(hardware)
-        self.rules = first_broken(self._limits(np.zeros(0), np.zeros(0, dtype=bool)))[0]
+        self.rules = find_first_broken(self._limits(np.zeros(0), np.zeros(0, dtype=bool)))[0]
 
     def _limits(self, registers: Floats, alone: NDArray[np.bool_]) -> tuple[Limit, ...]:
         """Return the table of rules. `alone`: points that are parallel but leave no work for a second core."""
@@ -112,7 +112,7 @@ class ScaledModel(WholeModel):
         at_once = np.maximum(1.0, np.minimum(vector, (core.registers - OTHERS) // (row * digits)))
         multiply, unpack, registers = self._cycles(row, at_once, digits)
         registers = np.where(is_float, FLOAT_ROWS * np.minimum(vector, 2.0) + 3.0, registers)
-        _, rules, _ = first_broken(self._limits(registers, (split > 0) & ((tiles < 2) | (core.num_cores < 2))))
+        _, rules, _ = find_first_broken(self._limits(registers, (split > 0) & ((tiles < 2) | (core.num_cores < 2))))
         share = np.where(split > 0, np.ceil(tiles / threads) / tiles, 1.0)
         kernels = np.ceil(product.rows / row) * tiles * vector / at_once
         seconds = share / core.clock_hz

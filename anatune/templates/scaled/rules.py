@@ -34,12 +34,12 @@ __all__ = [
     "LEVELS",
     "OTHERS",
     "ScaledProduct",
+    "change_rows",
     "check_scaled",
     "digits_error",
     "needed_accuracy",
     "product_of",
-    "scaled_at",
-    "with_floats",
+    "set_floats",
 ]
 
 LEVELS: dict[str, tuple[str, ...]] = {
@@ -162,7 +162,7 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     )  # fmt: skip
 
 
-def scaled_at(schedule: Schedule, workload: Workload) -> Schedule:
+def change_rows(schedule: Schedule, workload: Workload) -> Schedule:
     """Return a schedule for another number of rows, with the same rows in a piece and in a microkernel.
 
     For few rows, weights are not unpacked.
@@ -170,11 +170,11 @@ def scaled_at(schedule: Schedule, workload: Workload) -> Schedule:
     _, *inner = schedule.tiles["i"]
     rows = workload.extents["i"]
     tiles = {**schedule.tiles, "i": (-(-rows // math.prod(inner)), *inner)}
-    schedule = schedule if rows >= FLOATS_FROM else with_floats(schedule, False)
+    schedule = schedule if rows >= FLOATS_FROM else set_floats(schedule, False)
     return msgspec.structs.replace(schedule, workload=workload, tiles=tiles)
 
 
-def with_floats(schedule: Schedule, is_set: bool) -> Schedule:
+def set_floats(schedule: Schedule, is_set: bool) -> Schedule:
     """Return a schedule with the option "floats" set or not: weights are unpacked to float32 for many rows."""
     others = {name: value for name, value in schedule.options.items() if name != "floats"}
     return msgspec.structs.replace(schedule, options={**others, **({"floats": True} if is_set else {})})

@@ -28,11 +28,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.accuracy import RELAXED, checked_accuracy
+from anatune.core.accuracy import RELAXED, validate_accuracy
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
-from anatune.templates.base.space import LegalityCheck, Part, Space
+from anatune.templates.base.space import LegalityCheck, Space, SpacePart
 from anatune.templates.scaled.rules import FLOATS_FROM, product_of
 
 __all__ = ["ScaledSpace"]
@@ -70,14 +70,14 @@ class ScaledSpace(Space):
         self.product = product_of(workload, hardware)
         super().__init__(workload, hardware, is_legal)
         self.levels = {"i": ("call", "row"), "j": ("vector",), "k": ("run",)}
-        self.accuracy = checked_accuracy("accuracy", accuracy)
+        self.accuracy = validate_accuracy("accuracy", accuracy)
         may_round = accuracy == RELAXED or workload.attribute.get("rounded", False)
         digits = (1, self.product.exact) if may_round else (self.product.exact,)
         self.choices = {"digits": digits, "floats": (0, 1), "parallel": (0, 1)}
         if self.product.rows < FLOATS_FROM:
             self.choices["floats"] = (0,)
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         product, rows = self.product, list[tuple[int, ...]]()
         if axis == "i":
             for row in (size for size in _ROWS if size <= product.rows):
@@ -104,7 +104,7 @@ class ScaledSpace(Space):
         SpaceError
             The schedule is for another workload or template, or its factors are not in the space.
         """
-        self._check_own(schedule)
+        self._check_membership(schedule)
         tiles, options = schedule.tiles, schedule.options
         flags = (options.get("floats", False), options.get("parallel", False))
         numbers = (*tiles["i"][1:], tiles["j"][1], tiles["k"][1], options["digits"], *flags)

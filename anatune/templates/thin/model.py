@@ -12,7 +12,7 @@ from anatune.core.workload.implicit_gemm import pattern_of
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
-from anatune.templates.base.rules import in_order
+from anatune.templates.base.rules import sort_rules
 from anatune.templates.gpu.model import BLOCK_RESOURCES, MEMORY_LANES, TRAFFIC, BaseGpuModel
 from anatune.templates.gpu.pack import address_instructions, rows_are_loose
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
@@ -56,7 +56,7 @@ class ThinModel(BaseGpuModel):
         super().__init__(workload, hardware)
         self.space = ThinSpace(workload, hardware, self._is_legal)
         self._stream = _pack_stream(self.space)
-        self.rules = in_order(
+        self.rules = sort_rules(
             ThinRule,
             *block_rules(hardware, "bytes of sums that meet", "sums and loads in flight of a thread"),
             Rule("products_per_step", "unrolled products of a thread and step", float(MOST_PRODUCTS)),

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
-from anatune.templates.base.space import LegalityCheck, Part, Space
+from anatune.templates.base.space import LegalityCheck, Space, SpacePart
 from anatune.templates.base.values import checked_count
 from anatune.templates.gpu.split import split_of
 from anatune.templates.thin.nest import thin_nest
@@ -66,7 +66,7 @@ class ThinSpace(Space):
         self.levels = {axis: names[1:] for axis, names in LEVELS.items()}
         self.choices = {"split": SPLITS}
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         """Return the tiles of an index; none is as large as twice the extent."""
         extent = self.extents[axis]
         widths = vectors_of(self.nest) if (axis == "k") == self.nest.along_k else (1,)
@@ -92,7 +92,7 @@ class ThinSpace(Space):
         SpaceError
             The schedule belongs to another workload or template.
         """
-        self._check_own(schedule)
+        self._check_membership(schedule)
         values = [factor for axis in self.axes for factor in schedule.tiles[axis][1:]]
         return np.array([*values, split_of(schedule.options).split], dtype=np.int64)
 

@@ -6,7 +6,7 @@ from numbers import Integral
 
 import msgspec
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.errors import SpaceError
 
 __all__ = ["DTYPES", "MatmulProblem"]
@@ -72,12 +72,12 @@ class MatmulProblem(msgspec.Struct, frozen=True):
         for name in ("m", "n", "k", "batch"):
             extent = getattr(self, name)
             if isinstance(extent, bool) or not isinstance(extent, Integral) or extent < 1:
-                raise SpaceError(f"matrix product: {name} is {shown(extent)}, expected an integer >= 1")
+                raise SpaceError(f"matrix product: {name} is {quote(extent)}, expected an integer >= 1")
         if self.dtype not in DTYPES:
-            raise SpaceError(f"matrix product: dtype is {shown(self.dtype)}, expected one of {', '.join(DTYPES)}")
+            raise SpaceError(f"matrix product: dtype is {quote(self.dtype)}, expected one of {', '.join(DTYPES)}")
         if self.right_bytes not in (0.5, *range(DTYPES[self.dtype] + 1)):
             raise SpaceError(
-                f"matrix product: right_bytes is {shown(self.right_bytes)}, expected 0, 0.5 or up to "
+                f"matrix product: right_bytes is {quote(self.right_bytes)}, expected 0, 0.5 or up to "
                 f"{DTYPES[self.dtype]} for {self.dtype}"
             )
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import SpecError
 from anatune.templates.base.model import Rule
-from anatune.templates.base.rules import Limit, first_broken
+from anatune.templates.base.rules import Limit, find_first_broken
 from anatune.templates.gpu.pack import pack_gpu
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.gpu.times.columns import Gpu
@@ -217,7 +217,7 @@ def resources(
     spilled = np.maximum(0.0, np.where((unit == DotUnit.TCGEN05) & (tiles.promote == 0), 0.0, needed - cap))
     spilled = spilled if compiled is None else compiled[2]
     return Resources(
-        unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)
+        unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *find_first_broken(table)
     )
 
 

@@ -14,11 +14,11 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
-from anatune.templates.base.space import LegalityCheck, Part, Space, listed
+from anatune.templates.base.space import LegalityCheck, Space, SpacePart, table_part
 from anatune.templates.base.values import check_names, checked_count
 from anatune.templates.triton.rules import (
     LEAST_TILE,
@@ -80,12 +80,12 @@ class TileSpace(Space):
         self.axes, self.extents = tuple(extents), dict(extents)
         self.levels = {axis: ("tile",) for axis in self.axes}
 
-    def _powers(self, axis: str, least: int, most: int) -> Part:
+    def _powers(self, axis: str, least: int, most: int) -> SpacePart:
         """Return the powers of two from `least` up to the first that is at least `most`."""
         sizes = [least]
         while sizes[-1] < most:
             sizes.append(2 * sizes[-1])
-        return listed(axis, [f"{axis}.tile"], np.array(sizes, dtype=np.int64)[:, None], f"one of {tuple(sizes)}")
+        return table_part(axis, [f"{axis}.tile"], np.array(sizes, dtype=np.int64)[:, None], f"one of {tuple(sizes)}")
 
     def columns_of(self, points: NDArray[np.int64], names: Collection[str]) -> dict[str, NDArray[np.int64]]:
         """Return name -> column of points (num_points, len(columns)), for "block_..." and the options in `names`."""
@@ -107,7 +107,7 @@ class TileSpace(Space):
         SpaceError
             The schedule is for another workload or template.
         """
-        self._check_own(schedule)
+        self._check_membership(schedule)
         sizes = [schedule.tiles[axis][-1] for axis in self.axes]
         return np.array([*sizes, *(schedule.options[name] for name in self.choices)], dtype=np.int64)
 
@@ -186,10 +186,10 @@ class TritonSpace(TileSpace):
     ) -> None:
         self.gemm = check_supported(workload, hardware)
         super().__init__(workload, hardware, is_legal, {axis: self.gemm.extents[axis] for axis in LEVELS})
-        self.accuracy = checked_accuracy("accuracy", accuracy)
+        self.accuracy = validate_accuracy("accuracy", accuracy)
         self.choices = {name: self._values_of(name) for name in options_of(workload, hardware)}
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         extent, most = self.extents[axis], MOST_TILE
         if axis == "k":
             most = MOST_DEPTH // min(2, DTYPE_BYTES[self.workload.dtype])

@@ -12,8 +12,8 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import PREDICT, Columns, Floats, Points, Rule, Scores, Shown
-from anatune.templates.base.ranking import WholeModel
-from anatune.templates.base.rules import in_order
+from anatune.templates.base.ranking import ExhaustiveModel
+from anatune.templates.base.rules import sort_rules
 from anatune.templates.cpu.model.pack import pack_machine
 from anatune.templates.cpu.model.scoring import microkernel_rules, parallel_rule
 from anatune.templates.winograd.pack import pack_tiling, product_group
@@ -32,7 +32,7 @@ _STEPS = 4
 _OWN = tuple(col for col in WinogradCol if col not in (WinogradCol.TIME_S, WinogradCol.USEFUL, WinogradCol.COUNT))
 
 
-class WinogradModel(WholeModel):
+class WinogradModel(ExhaustiveModel):
     """Predicts the times of Winograd schedules of `workload` on `hardware`, and ranks them exactly.
 
     `accuracy` is the lowest accuracy of the schedules in its space, "standard" or "relaxed".
@@ -59,7 +59,7 @@ class WinogradModel(WholeModel):
         convolution = self.space.convolution
         self.machine = pack_machine(hardware, product_group(workload, convolution))
         self._tiling = pack_tiling(workload, convolution, self.machine.core, self.space.lanes)
-        self.rules = in_order(
+        self.rules = sort_rules(
             WinogradRule,
             *microkernel_rules(hardware.compute.num_vector_registers, self.machine.core.multiply_add_limit),
             Rule("block_size", "tiles and channels of a block beyond those of the workload", 0),

@@ -36,12 +36,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.accuracy import RELAXED, admits, checked_accuracy, rounding_error
+from anatune.core.accuracy import RELAXED, admits, rounding_error, validate_accuracy
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.base.space import LegalityCheck, Part, Space
+from anatune.templates.base.space import LegalityCheck, Space, SpacePart
 from anatune.templates.cpu.microkernels import simd_lanes
 from anatune.templates.winograd.convolution3x3 import convolution3x3
 from anatune.templates.winograd.minimal_filtering import filtering
@@ -111,11 +111,11 @@ class WinogradSpace(Space):
         self.axes = tuple(LEVELS)
         self.extents = index_extents(self.convolution, min(OUTPUT_TILES))
         self.levels = {"p": ("call", "row"), "f": ("sliver", "vector"), "c": ("unroll",)}
-        self.accuracy = checked_accuracy("accuracy", accuracy)
+        self.accuracy = validate_accuracy("accuracy", accuracy)
         sizes = tuple(size for size in output_tiles(self.convolution) if admits(accuracy, ACCURACY[size]))
         self.choices = {"output_tile": sizes, "split": tuple(_SPLIT_NUMBERS.values())}
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         registers = self.hardware.compute.num_vector_registers
         rows: list[tuple[int, ...]]
         if axis == "c":
@@ -150,7 +150,7 @@ class WinogradSpace(Space):
         SpaceError
             The schedule belongs to another workload or template, or its factors do not fit the space.
         """
-        self._check_own(schedule)
+        self._check_membership(schedule)
         tiles, options = schedule.tiles, schedule.options
         split = _SPLIT_NUMBERS[options.get("split")]
         numbers = (*tiles["p"][1:], *tiles["f"][1:3], tiles["c"][1], options["output_tile"], split)

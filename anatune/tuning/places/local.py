@@ -60,10 +60,10 @@ class LocalPlace(Place):
         """Return what the records of a GPU hold besides the environment; nothing for CPUs."""
         if not device:
             return {}
-        from anatune.codegen.toolchains import compilers_of
+        from anatune.codegen.toolchains import describe_compilers
         from anatune.measure.cuda.detect import gpu_environment
 
-        compiler, flags = compilers_of(templates) if built is None else (built.compiler, built.flags)
+        compiler, flags = describe_compilers(templates) if built is None else (built.compiler, built.flags)
         return {
             **gpu_environment(**device),
             "built": "here" if built is None else "elsewhere",

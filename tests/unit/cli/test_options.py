@@ -8,7 +8,7 @@ import pytest
 from anatune.cli import main, prune
 from anatune.cli.records import place
 from anatune.core.trial import Outcome
-from anatune.listing.writers import known_formats
+from anatune.listing.writers import list_formats
 from anatune.templates import TEMPLATES
 
 WORKLOAD = ("--stride", "--padding", "--layout", "--dtype", "--transpose-a", "--epilogue", "--axes")
@@ -50,7 +50,7 @@ def choices(annotation):
 
 def test_choices_are_those_of_the_library():
     assert choices(place.OutcomeName) == tuple(outcome.value for outcome in Outcome)
-    assert typing.get_args(prune.Form) == known_formats()
+    assert typing.get_args(prune.Form) == list_formats()
 
 
 def test_the_help_names_every_template(capsys):

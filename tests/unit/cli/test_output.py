@@ -8,7 +8,7 @@ import pytest
 
 from anatune.cli import main, output
 from anatune.errors import RecordError
-from anatune.report.text import Line, plain
+from anatune.report.text import Line, join_lines
 
 HOSTILE = "a\x1b[31mb\x9b2Jc\u202eü"
 SHOWN = r"a\x1b[31mb\x9b2Jc\u202eü"
@@ -46,7 +46,7 @@ def test_text_and_notes(told):
     assert out.count(SHOWN) == 2
     assert err == f"{SHOWN}\n"
     assert not set("\x9b\u202e") & set(out)
-    assert plain([Line(HOSTILE)]) == f"{SHOWN}\n"
+    assert join_lines([Line(HOSTILE)]) == f"{SHOWN}\n"
 
 
 def test_json_is_the_same_value(told):

@@ -7,7 +7,7 @@ pytest.importorskip("tvm")
 
 from anatune.errors import DivisionError
 from anatune.network.graph import building as b
-from anatune.network.graph.passes.rows import with_checked_divisors
+from anatune.network.graph.passes.rows import check_divisors
 from tests.unit.network.relax.rest.test_loops import run
 
 DTYPES = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
@@ -35,7 +35,7 @@ def test_quotients_of_every_pair_of_limits(dtype, op):
     with np.errstate(all="ignore"):
         want = WANT[op](x, y)
         for count in (len(x), 6):  # 6: a vector that no processor has
-            made = run(lambda v, w: b.elementwise(op, v, w), x[-count:], y[-count:], passes=with_checked_divisors)[0]
+            made = run(lambda v, w: b.elementwise(op, v, w), x[-count:], y[-count:], passes=check_divisors)[0]
             np.testing.assert_array_equal(made, want[-count:])
 
 
@@ -66,7 +66,7 @@ def test_a_zero_among_divisors_is_an_error_that_names_the_operator(dtype):
         y = np.ones(shape, dtype)
         y[(-1,) * len(shape)] = 0
         with pytest.raises((RuntimeError, ZeroDivisionError), match=rf"^{op} of {dtype}: a divisor is zero$"):
-            run(lambda v, w, op=op: b.elementwise(op, v, w), np.ones((3, 5), dtype), y, passes=with_checked_divisors)
+            run(lambda v, w, op=op: b.elementwise(op, v, w), np.ones((3, 5), dtype), y, passes=check_divisors)
 
 
 def test_errors_are_zero_division_errors_of_a_run():

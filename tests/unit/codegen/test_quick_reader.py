@@ -4,11 +4,11 @@ import pytest
 
 import anatune
 from anatune.codegen.quick_reader import make_quick_reader
-from anatune.templates import template_named
+from anatune.templates import get_template
 from tests.unit.codegen.cpu.test_lower import WORKLOADS
 
 tvm = pytest.importorskip("tvm")
-from anatune.codegen.compat import parse_program, same_structure  # noqa: E402
+from anatune.codegen.compat import has_same_structure, parse_program  # noqa: E402
 from anatune.templates.cpu.program.program import program_of  # noqa: E402
 
 HEAD = '@T.prim_func(s_tir=True)\ndef f(A: T.Buffer((8, 4), "float32"), B: T.Buffer((8,), "int32")):\n'
@@ -36,7 +36,7 @@ def test_kernels_and_packing_functions(name):
             program = program_of(schedule, threads=threads, prepacked=prepacked)
             for text, llvm in [(program.main, program.llvm), *((text, "") for text in program.packing.values())]:
                 made, wanted = read(text, llvm), parsed(text, llvm)
-                assert same_structure(made, wanted)
+                assert has_same_structure(made, wanted)
                 assert made.script() == wanted.script()
 
 
@@ -44,9 +44,9 @@ def test_kernels_and_packing_functions(name):
 def test_kernels_of_winograd(layout):
     workload = anatune.conv2d(1, 16, 14, 14, 24, 3, 3, padding=1, layout=layout, epilogue=("bias", "relu"))
     for schedule in anatune.space(workload, "cortex_a72", template="winograd").sample(3, seed=1):
-        program = template_named("winograd").program(schedule, threads=1, prepacked=True)
+        program = get_template("winograd").program(schedule, threads=1, prepacked=True)
         made, wanted = read(program.main, program.llvm), parsed(program.main, program.llvm)
-        assert same_structure(made, wanted)
+        assert has_same_structure(made, wanted)
         assert made.script() == wanted.script()
         for text in program.packing.values():
             assert make_quick_reader(text) is not None
@@ -76,7 +76,7 @@ def test_kernels_of_winograd(layout):
 def test_statements(lines):
     text = HEAD + "".join(f"    {line}\n" for line in lines)
     made, wanted = read(text), parsed(text)
-    assert same_structure(made, wanted)
+    assert has_same_structure(made, wanted)
     assert made.script() == wanted.script()
 
 
@@ -95,7 +95,7 @@ def test_statements(lines):
 def test_the_rest_is_left_to_tvm(lines):
     text = HEAD + "".join(f"    {line}\n" for line in lines)
     assert make_quick_reader(text) is None
-    assert same_structure(parse_program(text, ""), parsed(text))
+    assert has_same_structure(parse_program(text, ""), parsed(text))
 
 
 @pytest.mark.parametrize(

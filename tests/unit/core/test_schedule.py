@@ -11,7 +11,7 @@ import pytest
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from tests.naive_gpu import WORKLOADS, gpu
 from tests.wording import refuses
 
@@ -19,7 +19,7 @@ MATMUL = anatune.matmul(16, 12, 8)
 
 
 def schedule(**change: object) -> Schedule:
-    space = GpuModel(MATMUL, gpu("rtx3090")).space
+    space = CudaModel(MATMUL, gpu("rtx3090")).space
     made = space.schedule({"i": (2, 2, 2, 2, 1), "j": (3, 1, 4, 1, 1), "k": (2, 2, 2)}, 64, {"A": 2})
     return msgspec.structs.replace(made, **change)
 

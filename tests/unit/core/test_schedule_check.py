@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.core.schedule import Schedule, checked_schedule
+from anatune.core.schedule import Schedule, check_schedule
 from anatune.errors import SpaceError
 from tests.wording import refuses
 
@@ -129,6 +129,6 @@ def test_checked_schedules_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> 
     again = Schedule.from_json(CPU.to_json())
     monkeypatch.setattr("anatune.core.schedule._check", None)
     assert again.check() is again
-    assert checked_schedule("schedule", again) is again
+    assert check_schedule("schedule", again) is again
     with refuses(SpaceError):
-        checked_schedule("predict", 5)
+        check_schedule("predict", 5)

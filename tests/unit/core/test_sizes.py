@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from anatune.core.sizes import Size, at_run_time, symbols_of
+from anatune.core.sizes import Size, is_run_time, symbols_of
 from tests.wording import refuses
 
 BATCH, TOKENS = Size.symbol("batch", 5), Size.symbol("tokens", 23)
@@ -48,5 +48,5 @@ def test_a_size_is_divided_by_its_factors_alone():
 
 def test_symbols_of_nested_sizes():
     assert symbols_of(((1, BATCH * TOKENS), 3)) == {"batch", "tokens"}
-    assert at_run_time((1, (2, TOKENS)))
-    assert not at_run_time((1, 2))
+    assert is_run_time((1, (2, TOKENS)))
+    assert not is_run_time((1, 2))

@@ -1,7 +1,7 @@
 import json
 
 from anatune.doctor.findings import Finding, lines, tree
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 
 FOUND = [
     Finding("To plan", "ok", "planning", "works", "everything"),
@@ -10,7 +10,7 @@ FOUND = [
 
 
 def test_one_line_a_finding():
-    assert plain(lines(FOUND)).splitlines() == [
+    assert join_lines(lines(FOUND)).splitlines() == [
         "To plan",
         "ok       planning: works",
         "",

@@ -12,7 +12,7 @@ from anatune.adapters.optuna import schedule_space
 from anatune.adapters.triton import configs_for
 from anatune.codegen.compat import import_meta_schedule
 from anatune.errors import DeviceError, MissingDependencyError, SpaceError, UnknownNameError
-from anatune.listing.writers import known_formats, writer
+from anatune.listing.writers import find_writer, list_formats
 from tests.wording import refuses
 
 
@@ -36,10 +36,10 @@ def test_importing_adapters_imports_no_tuner():
 
 
 def test_every_format_has_a_writer():
-    for name in known_formats():
-        assert callable(writer(name))
+    for name in list_formats():
+        assert callable(find_writer(name))
     with refuses(UnknownNameError):
-        writer("yaml")
+        find_writer("yaml")
 
 
 @pytest.mark.parametrize(

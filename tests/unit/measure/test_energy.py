@@ -11,7 +11,7 @@ from anatune.measure.energy import Metered, cpu_counter, gpu_counter
 from anatune.records.export import flat_row
 from anatune.records.merge import merge
 from anatune.records.store import RecordStore
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 from anatune.report.tuning import result_lines
 from tests.unit.tuning.fakes import ran, session
 
@@ -178,8 +178,8 @@ def test_a_session_tells_its_energy_and_keeps_that_of_its_trials(tmp_path):
     assert result.energy_of == ("package-0",)
     told = result.to_dict()
     assert (told["energy_j"], told["trials"][0]["measurement"]["energy_j"]) == (result.energy_j, 0.0125)
-    assert "energy of whole devices" in plain(result_lines(result, width=200))
-    assert "12.50 mJ for one run of the best; 500.0 J for the session (package-0)" in plain(
+    assert "energy of whole devices" in join_lines(result_lines(result, width=200))
+    assert "12.50 mJ for one run of the best; 500.0 J for the session (package-0)" in join_lines(
         result_lines(result, width=200)
     )
     other = tmp_path / "other.sqlite"
@@ -193,4 +193,4 @@ def test_a_session_tells_its_energy_and_keeps_that_of_its_trials(tmp_path):
 def test_a_session_without_counters_says_nothing_of_energy():
     result = session(2).run()
     assert (result.energy_j, result.energy_of) == (None, ())
-    assert "energy" not in plain(result_lines(result, width=200))
+    assert "energy" not in join_lines(result_lines(result, width=200))

@@ -3,7 +3,7 @@
 import msgspec
 
 import anatune
-from anatune.measure.place import WorkerState, added_up, asking
+from anatune.measure.place import WorkerState, add_earlier_trials, asking
 
 WORKLOAD, HOST = anatune.matmul(8, 8, 8), anatune.hardware("xeon_gold_6230r")
 
@@ -22,9 +22,9 @@ def test_a_worker_is_json_both_ways():
 def test_workers_of_several_sessions_are_added_up():
     first = (WorkerState("a", trials=3, failed=1), WorkerState("b", trials=2))
     now = (WorkerState("b", state="lost", why="gone", trials=1, failed=1), WorkerState("c", trials=4))
-    assert added_up((), first) == first
-    assert added_up(first, ()) == first
-    assert added_up(first, now) == (
+    assert add_earlier_trials((), first) == first
+    assert add_earlier_trials(first, ()) == first
+    assert add_earlier_trials(first, now) == (
         WorkerState("a", trials=3, failed=1),
         WorkerState("b", state="lost", why="gone", trials=3, failed=1),
         WorkerState("c", trials=4),

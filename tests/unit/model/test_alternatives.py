@@ -15,7 +15,7 @@ def planned(request):
 
 def test_each_is_legal_slower_and_of_its_own_axis(planned):
     model, plan = planned
-    found = module.alternatives(model, plan.best, 0.02)
+    found = module.find_alternatives(model, plan.best, 0.02)
     assert found
     assert len({choice.axis for choice in found}) == len(found)
     times = [choice.prediction.time_s for choice in found]
@@ -37,4 +37,4 @@ def test_steps_are_points_of_the_space(planned):
 
 def test_nothing_is_that_slow(planned):
     model, plan = planned
-    assert module.alternatives(model, plan.best, 1e9) == []
+    assert module.find_alternatives(model, plan.best, 1e9) == []

@@ -10,7 +10,7 @@ import anatune
 from anatune import templates
 from anatune.core.accuracy import RELAXED, STANDARD, accuracy_of, error_of
 from anatune.errors import SpaceError
-from anatune.model.joint import asked_templates, join_guarantees
+from anatune.model.joint import choose_templates, join_guarantees
 from anatune.model.plan import JoinedSpace
 from anatune.pages.space import space_sections
 from anatune.report import units
@@ -34,13 +34,13 @@ def alone(template, top_k=300, accuracy=STANDARD, **more):
 
 
 def test_only_what_joins_and_applies_is_ranked_with_the_default():
-    assert asked_templates(MATMUL, HARDWARE, None, STANDARD) == ("cpu", "joined")
-    assert asked_templates(MATMUL, HARDWARE, "trial", STANDARD) == ("trial",)
-    assert asked_templates(anatune.elementwise((64,)), HARDWARE, None, STANDARD) == ("cpu",)
-    assert asked_templates(MATMUL, anatune.hardware("a100"), None, STANDARD) == ("cuda",)
+    assert choose_templates(MATMUL, HARDWARE, None, STANDARD) == ("cpu", "joined")
+    assert choose_templates(MATMUL, HARDWARE, "trial", STANDARD) == ("trial",)
+    assert choose_templates(anatune.elementwise((64,)), HARDWARE, None, STANDARD) == ("cpu",)
+    assert choose_templates(MATMUL, anatune.hardware("a100"), None, STANDARD) == ("cuda",)
     halves, hardware = anatune.matmul(16, 32, 64, dtype="float16"), anatune.hardware("xeon_8480")
-    assert "fp16_accumulation" not in asked_templates(halves, hardware, None, STANDARD)
-    assert "fp16_accumulation" in asked_templates(halves, hardware, None, RELAXED)
+    assert "fp16_accumulation" not in choose_templates(halves, hardware, None, STANDARD)
+    assert "fp16_accumulation" in choose_templates(halves, hardware, None, RELAXED)
     assert anatune.space(MATMUL, HARDWARE).template == "cpu"
 
 

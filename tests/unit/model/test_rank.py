@@ -42,6 +42,6 @@ def test_constraints_refuse_what_is_wrong_and_name_the_call(call, wrong):
 
 def test_constraints_do_not_change():
     constraints = Constraints()
-    assert constraints.admitted == "standard"
+    assert constraints.allowed_accuracy == "standard"
     with pytest.raises(AttributeError):
         constraints.distinct = True

@@ -5,7 +5,7 @@ import pytest
 from anatune.plots.theme import COLOURS, GREY, PARTS, REST, colours_of, label, new_figure
 from anatune.templates.cpu.model import scoring as cpu
 from anatune.templates.cuda.model import scoring
-from anatune.templates.gpu.model import OWN_PARTS
+from anatune.templates.gpu.model import SPLIT_PARTS
 from anatune.templates.scaled import model as scaled
 from anatune.templates.thin import model as thin
 from anatune.templates.triton import model as triton
@@ -35,7 +35,7 @@ def test_names_have_colours_of_their_own():
 
 @pytest.mark.parametrize(
     "parts",
-    [(*scoring.PARTS, *OWN_PARTS), cpu.PARTS, winograd.PARTS, thin.PARTS,
+    [(*scoring.PARTS, *SPLIT_PARTS), cpu.PARTS, winograd.PARTS, thin.PARTS,
      triton.PARTS, attention.PARTS, rows.PARTS,
      scaled.PARTS],
 )  # fmt: skip

@@ -2,7 +2,7 @@ import msgspec
 
 from anatune.model.alternatives import Alternative
 from anatune.report import explain
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 from anatune.templates.base.model import Guarantee
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction
 
@@ -97,4 +97,4 @@ def test_nothing_legal_counts_rules_and_limits():
 def test_lines_fit():
     lines = explain.explanation_lines(gpu_plan(), width=80)
     assert max(len(line.text) for line in lines) <= 80
-    assert "- Certified" in plain(lines)
+    assert "- Certified" in join_lines(lines)

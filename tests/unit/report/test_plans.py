@@ -5,13 +5,13 @@ import anatune
 from anatune.core.hardware.files import list_hardware, load_spec_file
 from anatune.core.schedule import Schedule
 from anatune.report import devices, plans, schedules
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 from anatune.templates.base.model import Guarantee
 from tests.unit.report.plans import empty_plan, gpu_plan, prediction
 
 
 def test_plan_fits_into_80_columns_and_says_everything():
-    text = plain(plans.plan_lines(gpu_plan(), seconds=0.5))
+    text = join_lines(plans.plan_lines(gpu_plan(), seconds=0.5))
     assert max(map(len, text.splitlines())) <= 80
     flat = " ".join(text.split())
     for part in (
@@ -38,18 +38,18 @@ def test_extreme_numbers_still_fit():
     lines = plans.plan_lines(gpu_plan(predictions=[wide] * 10))
     assert max(len(line.text) for line in lines) <= 80
     assert any("255+120" in line.text for line in lines)
-    assert "regs: registers of a thread + spilled ones" in " ".join(plain(lines).split())
+    assert "regs: registers of a thread + spilled ones" in " ".join(join_lines(lines).split())
 
 
 def test_no_registers_no_traffic_no_count():
     bare = msgspec.structs.replace(prediction(), resources={}, traffic_over_bound={}, occupancy_limiter="")
-    text = plain(plans.plan_lines(gpu_plan(predictions=[bare], num_legal=None)))
+    text = join_lines(plans.plan_lines(gpu_plan(predictions=[bare], num_legal=None)))
     assert "legal" not in text
     assert "67%  " in text
 
 
 def test_nothing_legal_has_no_table():
-    assert "bound by" not in plain(plans.plan_lines(empty_plan()))
+    assert "bound by" not in join_lines(plans.plan_lines(empty_plan()))
 
 
 def test_copies_are_rated_in_bytes():
@@ -67,7 +67,7 @@ def test_copies_are_rated_in_bytes():
         (),
         "cuda",
     )
-    text = plain(plans.plan_lines(plan))
+    text = join_lines(plans.plan_lines(plan))
     assert "GB/s" in text
     assert "GFLOP/s" not in text
     assert " 419 " in text
@@ -98,7 +98,7 @@ def test_rejected_lines_give_limit_and_share():
 
 def test_hardware_lines_name_every_device():
     specs = list_hardware()
-    text = plain(devices.hardware_lines(specs))
+    text = join_lines(devices.hardware_lines(specs))
     assert len(text.splitlines()) == len(specs) + 1
     assert all(spec.name in text and spec.model in text for spec in specs)
 
@@ -114,5 +114,5 @@ def test_marked_toml_marks_and_reads_back(name, tmp_path):
 
 
 def test_compiling_the_model_is_no_part_of_the_planning():
-    flat = " ".join(plain(plans.plan_lines(gpu_plan(), seconds=0.5, compiling_s=31.6)).split())
+    flat = " ".join(join_lines(plans.plan_lines(gpu_plan(), seconds=0.5, compiling_s=31.6)).split())
     assert "7,500,000 legal; 500.0 ms, after 31.60 s of compiling the model, which is done once" in flat

@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from anatune.core.workload.ranges import parse_ranged
+from anatune.core.workload.ranges import parse_ranged_workload
 from anatune.report.ranges import range_lines
 
 
@@ -27,7 +27,9 @@ def test_all_templates_together_are_proven_against():
     ],
 )
 def test_nothing_is_proven_where_a_template_is_left_out(words, dtype, template, left_out):
-    plan = anatune.plan_range(parse_ranged(words.split(), dtype=dtype), "rtx4090", kernels=1, template=template)
+    plan = anatune.plan_range(
+        parse_ranged_workload(words.split(), dtype=dtype), "rtx4090", kernels=1, template=template
+    )
     assert plan.left_out == left_out
     assert anatune.RangePlan.from_json(plan.to_json()) == plan
     text = said(plan)
@@ -37,7 +39,7 @@ def test_nothing_is_proven_where_a_template_is_left_out(words, dtype, template, 
 
 
 def test_kernels_of_several_templates_are_named():
-    plan = anatune.plan_range(parse_ranged(["matmul", "32,64x64x64"], dtype="float16"), "rtx4090", kernels=2)
+    plan = anatune.plan_range(parse_ranged_workload(["matmul", "32,64x64x64"], dtype="float16"), "rtx4090", kernels=2)
     assert plan.templates == ("cuda", "triton")
     for program in plan.programs:
         assert f" {program.schedule.template}, " in said(plan)

@@ -10,7 +10,7 @@ from anatune.report.session_words import (
     session_facts,
 )
 from anatune.report.sessions import session_views
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 from tests.unit.report.recorded import ran, recorded, session_of, usual
 
 
@@ -54,7 +54,7 @@ def test_failures_in_words():
 
 def test_the_report_has_a_heading_for_each_place():
     views = session_views([*usual("a"), *usual("b", "bayes")])
-    text = plain(report_lines(views))
+    text = join_lines(report_lines(views))
     assert text.count(place_text(views[0])) == 1
     assert "session aaaaaaaa model, begun 2026-11-22 12:00:00 UTC" in text
     assert "session bbbbbbbb bayes" in text

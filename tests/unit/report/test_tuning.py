@@ -13,7 +13,7 @@ from anatune.report.plans import template_text
 from anatune.report.records import rate_text
 from anatune.report.session_words import report_dict, session_facts
 from anatune.report.sessions import session_views
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 from anatune.report.tuning import measured_rate, model_progress_text, progress_text, result_lines
 from anatune.tuning.result import ModelProgress, TuningProgress
 from tests.unit.tuning.fakes import failed, ran, session
@@ -22,7 +22,7 @@ MATMUL = anatune.matmul(64, 64, 64)
 
 
 def flat(lines):
-    return " ".join(plain(lines).split())
+    return " ".join(join_lines(lines).split())
 
 
 def test_progress():

@@ -5,7 +5,7 @@ import dataclasses
 import msgspec
 
 from anatune.measure.place import WorkerState
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 from anatune.report.tuning import model_progress_text, progress_text, result_lines
 from anatune.report.workers import failures_text, fleet_text, news
 from anatune.tuning.result import ModelProgress, TuningProgress
@@ -65,7 +65,7 @@ def test_a_local_session_says_nothing_of_machines():
     seen = []
     result = session(4, progress=seen.append).run()
     assert not any("device" in progress_text(one) or "trials/s" in progress_text(one) for one in seen)
-    assert "worker" not in plain(result_lines(result))
+    assert "worker" not in join_lines(result_lines(result))
     assert result.to_dict()["workers"] == []
 
 
@@ -84,7 +84,7 @@ def test_who_measured_what():
     result = of_machines(session(6, script={1: failed()}).run(), "gpu1", "gpu2")
     states = (WorkerState("gpu1", H200), WorkerState("gpu2", H200, "quarantined", "3 answers differ from gpu1's"))
     result = dataclasses.replace(result, workers=(*states, WorkerState("gpu3", "NVIDIA A100", "refused", "is sm_80")))
-    lines = plain(result_lines(result)).splitlines()
+    lines = join_lines(result_lines(result)).splitlines()
     at = next(number for number, line in enumerate(lines) if line.startswith("worker"))
     assert [line.split()[:3] for line in (lines[at + 1], lines[at + 2], lines[at + 4])] == [
         ["gpu1", "3", "0"],
@@ -111,7 +111,7 @@ def test_a_session_that_was_resumed_elsewhere():
     """Trials of this machine and of a worker that is there no more are counted as well."""
     result = of_machines(session(4).run(), "", "gpu1")
     result = dataclasses.replace(result, workers=workers("ready", "ready")[1:])
-    text = plain(result_lines(result))
+    text = join_lines(result_lines(result))
     assert "this machine" in text
     assert "measured in an earlier call, and is not there now" in text
     assert [(one.worker.name, one.worker.trials) for one in result.shares] == [("gpu2", 0), ("", 2), ("gpu1", 2)]

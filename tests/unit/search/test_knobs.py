@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.api import model
-from anatune.search.knobs import knobs_of
+from anatune.search.knobs import make_knobs
 from anatune.templates import make_model
 from bench.replay.table import TableModel
 
@@ -25,7 +25,7 @@ MODELS = {
 
 @pytest.fixture(params=sorted(MODELS))
 def knobs(request):
-    return knobs_of(MODELS[request.param])
+    return make_knobs(MODELS[request.param])
 
 
 def test_indices_and_genes_come_back_as_the_same_points(knobs):
@@ -55,7 +55,7 @@ def test_neighbours_are_legal_and_so_many_steps_away(knobs, hops):
 
 
 def test_one_hop_is_the_next_factor():
-    knobs = knobs_of(MATMUL)
+    knobs = make_knobs(MATMUL)
     space = MATMUL.space
     point = space.point_of(space.schedule({"i": (4, 1, 8, 2, 1), "j": (1, 4, 8, 3, 1), "k": (16, 2, 4)}, 16))
     near = {tuple(row) for row in knobs.neighbours(point, 1).tolist()}
@@ -71,13 +71,13 @@ def test_one_hop_is_the_next_factor():
 
 
 def test_out_of_range_is_illegal():
-    knobs = knobs_of(MATMUL)
+    knobs = make_knobs(MATMUL)
     _, legal = knobs.at(np.stack([knobs.radices, np.full(len(knobs.radices), -1)]))
     assert not legal.any()
 
 
 def test_beyond_repeats_a_step():
-    knobs = knobs_of(MATMUL)
+    knobs = make_knobs(MATMUL)
     (point,) = knobs.draw(1, (7,))
     for near in knobs.neighbours(point, 1):
         far = knobs.repeat_change(point, near)
@@ -90,7 +90,7 @@ def test_beyond_repeats_a_step():
 def test_a_grid_of_recorded_points_has_its_own_steps():
     drawn = np.unique(MATMUL.space.sample_points(60, 1), axis=0)[:36]
     table = TableModel(MATMUL, drawn, {"M": np.repeat([16, 32, 128], 12), "N": np.tile(np.arange(12), 3)})
-    knobs = knobs_of(table)
+    knobs = make_knobs(table)
     assert knobs.names == ("M", "N")
     rows = [table.space.row_of(point) for point in knobs.neighbours(drawn[13], 1)]
     assert sorted(rows) == [1, 12, 14, 25]
@@ -100,7 +100,7 @@ def test_a_grid_of_recorded_points_has_its_own_steps():
 def test_what_was_not_recorded_is_snapped_to_the_nearest():
     drawn = np.unique(MATMUL.space.sample_points(60, 1), axis=0)[:10]
     table = TableModel(MATMUL, drawn, {"M": np.arange(10), "N": np.arange(10) % 2})
-    knobs = knobs_of(table)
+    knobs = make_knobs(table)
     points, legal = knobs.at(np.array([[4, 1], [-3, 0]]))
     assert legal.all()
     assert table.space.row_of(points[0]) in (3, 4, 5)

@@ -7,11 +7,11 @@ import anatune
 from anatune.api import model
 from anatune.model.learned.corrected import CorrectedModel
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
-from anatune.search.knobs import FEWEST_THREADS, MOST_RESULTS, Knobs, is_within_limits, knobs_of, make_limited_knobs
+from anatune.search.knobs import FEWEST_THREADS, MOST_RESULTS, Knobs, is_within_limits, make_knobs, make_limited_knobs
 from anatune.templates import make_model
 from tests.unit.search.worlds import GPU
 
-KNOBS = knobs_of(GPU)
+KNOBS = make_knobs(GPU)
 LIMITED = make_limited_knobs(GPU)
 POINTS = KNOBS.draw(400, (0,))
 

@@ -9,7 +9,7 @@ from anatune import templates
 from anatune.core.accuracy import RELAXED
 from anatune.core.trial import Measurement, Outcome, Trial
 from anatune.search.base import Strategy, make_strategy
-from anatune.search.shared import Member, SharedStrategy
+from anatune.search.shared import SharedStrategy, SpaceMember
 from anatune.templates import make_model
 from tests.contracts.trial_template import JOINED, TRIAL
 
@@ -28,7 +28,7 @@ def member(name, slower=1.0):
     model = make_model(MATMUL, HARDWARE, name, RELAXED)
     ranked = model.rank(4).points
     model.times = scaled(model.times, slower / float(model.times(ranked[:1])[0][0]))
-    return Member(model, make_strategy("grid", model, ranked=ranked), ranked)
+    return SpaceMember(model, make_strategy("grid", model, ranked=ranked), ranked)
 
 
 def scaled(times, factor):
@@ -106,7 +106,7 @@ def test_failures_cost_as_many_trials_as_one_that_runs_is_likely_to():
 
 def test_a_finished_member_leaves_the_trials_to_the_others():
     model = make_model(anatune.matmul(2, 1, 1), HARDWARE, "trial")
-    few = Member(model, make_strategy("grid", model), model.rank(1).points)
+    few = SpaceMember(model, make_strategy("grid", model), model.rank(1).points)
     strategy = SharedStrategy([few, member("joined", 1e3)])
     asked = lived_of(strategy, 12)
     assert asked.count("trial") == model.rank(100).num_legal

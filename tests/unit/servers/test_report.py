@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 from anatune.servers.judging import JudgedEntry
 from anatune.servers.report import gain_text, judged_lines, sure_text, written_lines
 from anatune.servers.written import RowChoice, WrittenFile
@@ -10,7 +10,7 @@ from tests.unit.servers.written import REQUEST, SHAPE, TILE, USUAL, choices, wri
 
 
 def test_what_was_written_is_beside_the_default():
-    text = plain(written_lines(REQUEST, Path("out"), written(), 80))
+    text = join_lines(written_lines(REQUEST, Path("out"), written(), 80))
     for part in (
         "out/E=64,N=1024", "64 x 128 x 64", "16 x 64 x 128", "50 %", "does not run", "hidden size 2048", "top-k 8",
         "bound",
@@ -21,7 +21,7 @@ def test_what_was_written_is_beside_the_default():
 
 
 def test_what_was_measured_is_said():
-    text = plain(written_lines(REQUEST, Path("out"), written(measured=True), 80))
+    text = join_lines(written_lines(REQUEST, Path("out"), written(measured=True), 80))
     assert "Measured gain over the server's default in 1 of 3 rows: 100 % in the median" in text
     assert "8 rows: build_error: ptxas says no" in text
     assert "anatune's own kernels" in text
@@ -46,7 +46,7 @@ def test_gains():
 def test_a_tuned_file_that_is_not_here_is_compared_with_nothing():
     unknown = [RowChoice(1, TILE, 2e-5, None, None, 1e-5, "launch")]
     file = WrittenFile("E=64,N=1024,device_name=NVIDIA_H200.json", SHAPE, unknown, "vLLM 0.33.0", "it has a tuned one")
-    text = plain(written_lines(REQUEST, Path("out"), [file], 80))
+    text = join_lines(written_lines(REQUEST, Path("out"), [file], 80))
     assert "NVIDIA_H200.json: not written" in text
     assert "Not written: it has a tuned one." in text
     assert "gain" not in text
@@ -55,7 +55,7 @@ def test_a_tuned_file_that_is_not_here_is_compared_with_nothing():
 
 def test_what_was_judged():
     judged = [JudgedEntry(1, TILE, 2.2e-5, USUAL, 2e-5), JudgedEntry(8, TILE, None, USUAL, 2e-5)]
-    text = plain(judged_lines(judged, 80, SHAPE))
+    text = join_lines(judged_lines(judged, 80, SHAPE))
     assert "10 %" in text
     assert "does not run" in text
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from operator import index
 
-from anatune.arguments import is_iterable, shown
+from anatune.arguments import is_iterable, quote
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Attribute
 from anatune.core.workload.number_formats import PLAIN_DTYPES, dtype_hint
@@ -28,10 +28,10 @@ def check_integer(operator: str, name: str, value: object, minimum: int, next_st
             number = None
     if number is not None and number > MAX_INTEGER:
         raise WorkloadError(
-            f"{operator}: {name} is {shown(value)}, expected at most {MAX_INTEGER} (2**31 - 1); {next_step}"
+            f"{operator}: {name} is {quote(value)}, expected at most {MAX_INTEGER} (2**31 - 1); {next_step}"
         )
     if number is None or number < minimum:
-        raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected an integer >= {minimum}; {next_step}")
+        raise WorkloadError(f"{operator}: {name} is {quote(value)}, expected an integer >= {minimum}; {next_step}")
     return number
 
 
@@ -55,7 +55,7 @@ def check_shape(operator: str, name: str, value: object) -> tuple[int, ...]:
         The value is not a sequence of integers >= 1, or is empty.
     """
     if isinstance(value, (str, bytes)) or not is_iterable(value):
-        raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected integers; write for example (1024, 4096)")
+        raise WorkloadError(f"{operator}: {name} is {quote(value)}, expected integers; write for example (1024, 4096)")
     shape = tuple(check_extent(operator, f"{name}[{place}]", extent) for place, extent in enumerate(value))
     if not shape:
         raise WorkloadError(f"{operator}: {name} is empty, expected at least one dimension; write for example (1024,)")
@@ -72,7 +72,7 @@ def check_choice(operator: str, name: str, value: object, choices: Sequence[str]
     """
     if not isinstance(value, str) or value not in choices:
         raise WorkloadError(
-            f"{operator}: {name} is {shown(value)}, expected one of {', '.join(choices)}; choose one of them"
+            f"{operator}: {name} is {quote(value)}, expected one of {', '.join(choices)}; choose one of them"
         )
     return value
 
@@ -87,7 +87,7 @@ def check_dtype(operator: str, value: object) -> str:
     """
     if hint := dtype_hint(value, PLAIN_DTYPES):
         allowed = ", ".join(PLAIN_DTYPES)
-        raise WorkloadError(f"{operator}: dtype is {shown(value)}, expected one of {allowed}{hint}")
+        raise WorkloadError(f"{operator}: dtype is {quote(value)}, expected one of {allowed}{hint}")
     return check_choice(operator, "dtype", value, PLAIN_DTYPES)
 
 
@@ -100,7 +100,7 @@ def check_flag(operator: str, name: str, value: object) -> bool:
         The value is not a bool.
     """
     if type(value).__name__ not in ("bool", "bool_"):
-        raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected True or False; leave it out for False")
+        raise WorkloadError(f"{operator}: {name} is {quote(value)}, expected True or False; leave it out for False")
     return bool(value)
 
 

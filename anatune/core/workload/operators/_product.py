@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from anatune.arguments import is_iterable, shown
+from anatune.arguments import is_iterable, quote
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
 from anatune.core.workload.nest_rules import EPILOGUE_STEPS
@@ -105,7 +105,7 @@ def check_product_formats(operator: str, word: object, epilogue: tuple[str, ...]
     formats = parse_formats(word, epilogue) if isinstance(word, str) else parse_formats("", epilogue)
     if isinstance(formats, str):
         raise WorkloadError(
-            f"{operator}: dtype is {shown(word)}, expected {formats}; correct the dtype or the epilogue"
+            f"{operator}: dtype is {quote(word)}, expected {formats}; correct the dtype or the epilogue"
         )
     return formats
 
@@ -137,7 +137,7 @@ def check_steps(operator: str, value: object) -> tuple[str, ...]:
     allowed = ", ".join(EPILOGUE_STEPS)
     if isinstance(value, (str, bytes)) or not is_iterable(value):
         raise WorkloadError(
-            f"{operator}: epilogue is {shown(value)}, expected a sequence of {allowed}; write ('bias', 'relu')"
+            f"{operator}: epilogue is {quote(value)}, expected a sequence of {allowed}; write ('bias', 'relu')"
         )
     steps = tuple(value)
     for step in steps:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.nest import Axis, Term
 from anatune.core.workload.operators._arguments import check_extent, check_integer
 from anatune.core.workload.operators._product import Dimension
-from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, order_named
+from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word, parse_order
 from anatune.errors import WorkloadError
 
 INPUT_NAMES = {1: ("w",), 2: ("h", "w"), 3: ("d", "h", "w")}
@@ -93,11 +93,11 @@ def check_order(operator: str, layout: object, num_dimensions: int) -> tuple[Ord
     WorkloadError
         The layout is unknown.
     """
-    order = order_named(layout, num_dimensions)
+    order = parse_order(layout, num_dimensions)
     if order is None or order.block:
         first, last = (known.word(num_dimensions) for known in (CHANNELS_FIRST, CHANNELS_LAST))
         raise WorkloadError(
-            f"{operator}: layout is {shown(layout)}, expected {first} (channels first) or {last} (channels last); "
+            f"{operator}: layout is {quote(layout)}, expected {first} (channels first) or {last} (channels last); "
             "choose one of them"
         )
     return order, order.word(num_dimensions)
@@ -112,11 +112,11 @@ def check_orders(operator: str, layout: object, num_dimensions: int) -> tuple[Or
         The layout is unknown.
     """
     words = layout.split(":") if isinstance(layout, str) else [None]
-    orders = [order for word in words if (order := order_named(word, num_dimensions)) is not None]
+    orders = [order for word in words if (order := parse_order(word, num_dimensions)) is not None]
     if len(orders) < len(words) or len(words) > 2:
         first, last = (known.word(num_dimensions) for known in (CHANNELS_FIRST, CHANNELS_LAST))
         raise WorkloadError(
-            f"{operator}: layout is {shown(layout)}, expected {first} (channels first), {last} (channels last) or "
+            f"{operator}: layout is {quote(layout)}, expected {first} (channels first), {last} (channels last) or "
             f"{first}16c (blocks of 16 channels), or data:result ({last}:{first}16c); choose one of them"
         )
     data, result = orders[0], orders[-1]
@@ -128,7 +128,7 @@ def _per_dimension(operator: str, name: str, value: object, count: int, minimum:
     step = f"give one integer or {count}"
     if isinstance(value, (tuple, list)):
         if len(value) != count:
-            raise WorkloadError(f"{operator}: {name} is {shown(value)}, expected {count} integers >= {minimum}; {step}")
+            raise WorkloadError(f"{operator}: {name} is {quote(value)}, expected {count} integers >= {minimum}; {step}")
         return tuple(check_integer(operator, name, item, minimum, step) for item in value)
     return (check_integer(operator, name, value, minimum, step),) * count
 
@@ -149,7 +149,7 @@ def _paddings(
             )
             return tuple(total // 2 for total in totals), tuple(total - total // 2 for total in totals)
         raise WorkloadError(
-            f"{operator}: padding is {shown(value)}, expected SAME, VALID or integers >= 0; write for example 1"
+            f"{operator}: padding is {quote(value)}, expected SAME, VALID or integers >= 0; write for example 1"
         )
     if isinstance(value, (tuple, list)) and len(value) == 2 * count:
         numbers = _per_dimension(operator, "padding", value, 2 * count, 0)

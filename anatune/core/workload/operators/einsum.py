@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import Formats, accumulated_dtype, format_word
 from anatune.core.workload.operators._arguments import check_dtype, check_extent, check_shape
@@ -22,7 +22,7 @@ def _split_subscripts(subscripts: object) -> tuple[tuple[str, ...], str]:
     """Return the letters of each operand and of the result."""
     example = "write for example 'bij,bjk->bik'"
     if not isinstance(subscripts, str):
-        raise WorkloadError(f"einsum: subscripts is {shown(subscripts)}, expected text; {example}")
+        raise WorkloadError(f"einsum: subscripts is {quote(subscripts)}, expected text; {example}")
     text = subscripts.replace(" ", "")
     if "." in text:
         raise WorkloadError(f"einsum: {subscripts!r} holds an ellipsis, expected one letter a dimension; {example}")
@@ -61,7 +61,7 @@ def _extents(operands: tuple[str, ...], shapes: object) -> dict[str, int]:
         return {letter: check_extent("einsum", f"extent of {letter}", shapes[letter]) for letter in letters}
     if not isinstance(shapes, (tuple, list)) or len(shapes) != len(operands):
         raise WorkloadError(
-            f"einsum: shapes is {shown(shapes)}, expected {len(operands)} shapes; give one shape for each operand"
+            f"einsum: shapes is {quote(shapes)}, expected {len(operands)} shapes; give one shape for each operand"
         )
     extents: dict[str, int] = {}
     for name, word, operand_shape in zip(_NAMES, operands, shapes, strict=False):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.number_formats import accumulated_dtype
 from anatune.core.workload.operators._arguments import check_choice, check_dtype, check_integer, check_shape
@@ -61,7 +61,7 @@ def reduction(
     positions = [check_integer("reduction", "axes", place, -rank, hint) for place in dimensions]
     reduced = sorted(place % rank for place in positions)
     if not reduced or max(positions) >= rank or len(set(reduced)) != len(reduced):
-        raise WorkloadError(f"reduction: axes is {shown(axes)}, expected dimensions of a shape of rank {rank}; {hint}")
+        raise WorkloadError(f"reduction: axes is {quote(axes)}, expected dimensions of a shape of rank {rank}; {hint}")
     body = REDUCTION_KINDS[check_choice("reduction", "kind", kind, tuple(REDUCTION_KINDS))]
     element = check_dtype("reduction", dtype)
     kept_dimensions = [place for place in range(rank) if place not in reduced]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anatune.arguments import shown
+from anatune.arguments import quote
 from anatune.core.workload.kernels import LARGEST
 from anatune.core.workload.nest import Attribute, Axis, Term, Workload
 from anatune.core.workload.operators._arguments import check_choice, check_extent
@@ -154,7 +154,7 @@ def _split_formats(operator: str, dtype: object) -> tuple[str, str]:
     first, colon, second = dtype.partition(":") if isinstance(dtype, str) else ("", "", "")
     if not colon or first not in _DTYPES or second not in LARGEST:
         raise WorkloadError(
-            f"{operator}: dtype is {shown(dtype)}, expected one of {', '.join(_DTYPES)}, a colon and one of "
+            f"{operator}: dtype is {quote(dtype)}, expected one of {', '.join(_DTYPES)}, a colon and one of "
             f"{', '.join(LARGEST)}; write for example bfloat16:float8_e4m3fn"
         )
     return first, second

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from anatune.arguments import is_iterable, shown
+from anatune.arguments import is_iterable, quote
 from anatune.core.workload.nest import Access, Attribute, Axis, Term, Workload
 from anatune.core.workload.number_formats import FACTOR_STEPS, Formats
 from anatune.core.workload.operators._arguments import check_choice, check_extent, check_flag, check_integer
@@ -128,7 +128,7 @@ def grouped_matmul(
             f"grouped_matmul: top_k is {top_k} of {experts} experts, expected at most all of them; correct one of them"
         )
     total = sizes["tokens"] * sizes["top_k"]
-    spread = checked_routing("grouped_matmul", routing, sizes["experts"], total)
+    spread = check_routing("grouped_matmul", routing, sizes["experts"], total)
     is_expanded, is_activated = (
         check_flag("grouped_matmul", *pair) for pair in (("expanded", expanded), ("activation", activation))
     )
@@ -237,7 +237,7 @@ def _operands(
     return data, weight, make_access("weight_scales", scheme.scale, weight_scales), *scales
 
 
-def checked_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
+def check_routing(operator: str, value: object, experts: int, rows: int) -> str | tuple[int, ...]:
     """Return the spread of tokens over experts as a workload stores it: a word, or the number of rows of each expert.
 
     Parameters
@@ -259,4 +259,4 @@ def checked_routing(operator: str, value: object, experts: int, rows: int) -> st
         numbers = all(isinstance(count, int) and not isinstance(count, bool) and count >= 0 for count in counts)
         if numbers and len(counts) == experts and sum(counts) == rows:
             return counts
-    raise WorkloadError(f"{operator}: routing is {shown(value)}, expected {expected}; correct it")
+    raise WorkloadError(f"{operator}: routing is {quote(value)}, expected {expected}; correct it")

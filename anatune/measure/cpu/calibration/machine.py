@@ -35,7 +35,7 @@ from anatune.core.hardware.cpu_groups import CacheLevel
 from anatune.core.hardware.dot import dot_instructions, tile_features
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import RunError
-from anatune.measure.cpu.blocks import Block, tensor_of
+from anatune.measure.cpu.blocks import ArgumentBlock, tensor_of
 from anatune.measure.cpu.calibration.samples import ProbeTimes, Quantity
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.calibration.together import Together, measure_together
@@ -281,7 +281,7 @@ class Machine:
 
     def _take_memory(self, total: int) -> None:
         """Allocate the arena in one piece, so that it gets large pages and address translation matters little."""
-        self._arena: NDArray[np.uint8] = Block("int8", (total,)).array.view(np.uint8)
+        self._arena: NDArray[np.uint8] = ArgumentBlock("int8", (total,)).array.view(np.uint8)
         for first, size, _ in self._places.values():
             self._arena[first : first + size].view(np.int64)[...] = pointer_chain(size, self.hardware.l1.line_bytes)
 
@@ -346,9 +346,9 @@ def own_call(function: Callable[..., object], sizes: Sequence[int]) -> Timed:
     return _time_function(function, [block.tensor for block in _random_blocks(sizes)])
 
 
-def _random_blocks(sizes: Sequence[int]) -> list[Block]:
+def _random_blocks(sizes: Sequence[int]) -> list[ArgumentBlock]:
     rng = np.random.default_rng(0)
-    blocks = [Block("float32", (size,)) for size in sizes]
+    blocks = [ArgumentBlock("float32", (size,)) for size in sizes]
     for block in blocks:
         block.array[...] = rng.random(block.shape) - 0.5
     return blocks

@@ -23,20 +23,20 @@ from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, l
 from anatune.network.compiling.layouts.assignment import LayoutOption, LayoutProblem
 from anatune.network.compiling.layouts.moving import move_loops, swap_rows_and_columns
 from anatune.network.compiling.planning import PlainProduct, ProductPlanner, strip_epilogue
-from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, tensor_type, values_in
+from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, iterate_values, tensor_type
 from anatune.network.graph.operators import CONVOLUTION
 from anatune.network.graph.passes.layouts import (
-    AS_IT_IS,
+    MODEL_FORM,
     Choice,
-    Form,
+    LayoutForm,
     can_have,
-    everywhere,
+    choose_order,
     has_any_order,
-    ordered_operands,
-    reordered_in_place,
+    is_reorder_free,
+    operand_orders,
     result_order,
 )
-from anatune.network.graph.products import is_depthwise, known_operands, workload_named, workload_of
+from anatune.network.graph.products import constant_operands, is_depthwise, make_workload, workload_of
 from anatune.network.graph.summary import LayoutSummary
 from anatune.templates import CPU
 from anatune.templates.cpu.microkernels import constant_tensors
@@ -44,7 +44,7 @@ from anatune.templates.cpu.model.pack import COPY_BYTES_PER_CYCLE, moving_cycles
 
 __all__ = ["choose_layouts", "transpose_s"]
 
-_ALL_LAST = Form(CHANNELS_LAST, CHANNELS_LAST)
+_ALL_LAST = LayoutForm(CHANNELS_LAST, CHANNELS_LAST)
 _MARGIN = 0.4
 """Share by which a kernel in another order must be predicted faster than with channels last. Source: Emerald Rapids,
 one thread, 28 kernels of ResNet-50, MobileNet-V2 and VGG-16 with channels first or in blocks. Relative to channels
@@ -71,7 +71,7 @@ def choose_layouts(
     Returns
     -------
     Choice, LayoutSummary or None
-        The choice for `graph.passes.layouts.laid_out`; None if the graph has no convolutions.
+        The choice for `graph.passes.layouts.apply_layout`; None if the graph has no convolutions.
 
     Raises
     ------
@@ -81,10 +81,10 @@ def choose_layouts(
     nodes = graph.nodes()
     if not any(node.op == CONVOLUTION for node in nodes):
         return {}, None
-    costs, last_choice = _LayoutCosts(graph, planner), everywhere(graph)
+    costs, last_choice = _LayoutCosts(graph, planner), choose_order(graph)
     costs.plan(last_choice, progress)
     orders = (CHANNELS_FIRST, CHANNELS_LAST, Order(block=planner.hardware.fp32_lanes))
-    forms: dict[Value, list[Form]] = {node: costs.forms(node, last_choice, orders) for node in nodes}
+    forms: dict[Value, list[LayoutForm]] = {node: costs.forms(node, last_choice, orders) for node in nodes}
     outputs = [(value, CHANNELS_FIRST) for value in dict.fromkeys(graph.outputs)]
     for _ in range(_ROUNDS):
         options: dict[Value, list[LayoutOption]] = {
@@ -124,30 +124,30 @@ class _LayoutCosts:
     def __init__(self, graph: Graph, planner: ProductPlanner) -> None:
         self.planner = planner
         self.nodes = graph.nodes()
-        self._sums: dict[tuple[Node, Form], tuple[Workload, PlainProduct]] = {}
+        self._sums: dict[tuple[Node, LayoutForm], tuple[Workload, PlainProduct]] = {}
         self._moved: dict[PlainProduct, Schedule | None] = {}
         self._times: dict[tuple[Workload, tuple[str, ...], bool], float | None] = {}
         self._transpose_times: dict[tuple[TensorType, Order, Order], float] = {}
 
     # -- kernels -----------------------------------------------------------------------------------------------
 
-    def sum_of(self, node: Node, form: Form) -> tuple[Workload, PlainProduct]:
+    def sum_of(self, node: Node, form: LayoutForm) -> tuple[Workload, PlainProduct]:
         """Return the workload of a convolution in a form, and the product that is planned for it."""
         if (node, form) not in self._sums:
             plain = workload_of(node)
             word = layout_word(*form, len(node.attributes["strides"]))
-            workload = workload_named(plain.operator, **{**plain.attribute, "layout": word})
-            self._sums[node, form] = workload, (strip_epilogue(workload), known_operands(node))
+            workload = make_workload(plain.operator, **{**plain.attribute, "layout": word})
+            self._sums[node, form] = workload, (strip_epilogue(workload), constant_operands(node))
         return self._sums[node, form]
 
     def plan(self, choice: Choice, progress: Callable[[int, int], None] | None = None) -> bool:
         """Plan the convolutions in their chosen forms; return whether any of them was new."""
         before = len(self.planner.planned)
         compared_nodes = (node for node in self.nodes if _is_compared(node))
-        self.planner.plan((self.sum_of(node, choice.get(node, AS_IT_IS))[1] for node in compared_nodes), progress)
+        self.planner.plan((self.sum_of(node, choice.get(node, MODEL_FORM))[1] for node in compared_nodes), progress)
         return len(self.planner.planned) > before
 
-    def move_schedule(self, node: Node, form: Form) -> Schedule | None:
+    def move_schedule(self, node: Node, form: LayoutForm) -> Schedule | None:
         """Return the loops with channels last for another form, or with rows and columns swapped; None if illegal."""
         workload, constants = key = self.sum_of(node, form)[1]
         if key not in self._moved:
@@ -158,7 +158,7 @@ class _LayoutCosts:
             self._moved[key] = min(both, key=lambda one: self.planner.predict(one, constants).time_s, default=None)
         return self._moved[key]
 
-    def kernel_s(self, node: Node, form: Form) -> float | None:
+    def kernel_s(self, node: Node, form: LayoutForm) -> float | None:
         """Return the time of a convolution in a form, with its planned or else its moved schedule; None without one."""
         workload, product = self.sum_of(node, form)
         is_planned = product in self.planner.planned
@@ -174,30 +174,32 @@ class _LayoutCosts:
         """Give the planner the moved schedules of chosen products that are not planned."""
         for node in self.nodes:
             if _is_compared(node):
-                form = choice.get(node, AS_IT_IS)
+                form = choice.get(node, MODEL_FORM)
                 moved = None if self.sum_of(node, form)[1] in self.planner.planned else self.move_schedule(node, form)
                 if moved is not None:
                     self.planner.planned[self.sum_of(node, form)[1]] = moved
 
     # -- forms -------------------------------------------------------------------------------------------------
 
-    def forms(self, node: Node, last: Choice, orders: Sequence[Order]) -> list[Form]:
+    def forms(self, node: Node, last: Choice, orders: Sequence[Order]) -> list[LayoutForm]:
         """Return the forms that may be chosen for a node."""
-        last_form = last.get(node, AS_IT_IS)
+        last_form = last.get(node, MODEL_FORM)
         if _is_compared(node) and tensor_type(node.arguments[0]).dtype in BYTE_DTYPES:
             return [last_form]  # the instructions sum up neighbouring channels
         if _is_compared(node):
-            forms = [Form(*pair) for pair in itertools.product(orders, orders) if can_have(node, Form(*pair))]
+            forms = [
+                LayoutForm(*pair) for pair in itertools.product(orders, orders) if can_have(node, LayoutForm(*pair))
+            ]
             return [form for form in forms if form == last_form or self._can_win(node, form)]
-        if last_form == AS_IT_IS or not has_any_order(node):
+        if last_form == MODEL_FORM or not has_any_order(node):
             return [last_form]
-        return [Form(order, order) for order in orders if can_have(node, Form(order, order))]
+        return [LayoutForm(order, order) for order in orders if can_have(node, LayoutForm(order, order))]
 
-    def _can_win(self, node: Node, form: Form) -> bool:
+    def _can_win(self, node: Node, form: LayoutForm) -> bool:
         """Return whether a form may be faster than channels last; plan it if it may and has no moved schedule."""
         last_s = self.kernel_s(node, _ALL_LAST)
         assert last_s is not None
-        transposes = [(value, order, CHANNELS_LAST) for value, order in ordered_operands(node, form)]
+        transposes = [(value, order, CHANNELS_LAST) for value, order in operand_orders(node, form)]
         transposes.append((node, CHANNELS_LAST, form.written))
         last_s += sum(self.transpose_s(*one) for one in transposes)
         last = self.sum_of(node, _ALL_LAST)[1]
@@ -211,19 +213,19 @@ class _LayoutCosts:
             self.planner.plan([self.sum_of(node, form)[1]])
         return True
 
-    def option(self, node: Node, form: Form, doubt: float = 0.0) -> LayoutOption:
+    def option(self, node: Node, form: LayoutForm, doubt: float = 0.0) -> LayoutOption:
         """Return the option of a node in a form: what it writes and reads, and its time, multiplied by 1 + `doubt`."""
         time_s = self.kernel_s(node, form) if _is_compared(node) else 0.0
-        ordered = ordered_operands(node, form)
+        ordered = operand_orders(node, form)
         has_order = dict(ordered)
-        reads = [*ordered, *((one, CHANNELS_FIRST) for one in values_in(node.arguments) if one not in has_order)]
+        reads = [*ordered, *((one, CHANNELS_FIRST) for one in iterate_values(node.arguments) if one not in has_order)]
         inputs = tuple(read for read in reads if not isinstance(read[0], Constant))
         return LayoutOption(math.inf if time_s is None else time_s * (1.0 + doubt), result_order(node, form), inputs)
 
     def total_s(self, choice: Choice, outputs: Collection[tuple[Value, Order]]) -> float | None:
         """Return the time of a choice, convolutions and transposes; None if a convolution has no time."""
         options: dict[Value, list[LayoutOption]] = {
-            node: [self.option(node, choice.get(node, AS_IT_IS))] for node in self.nodes
+            node: [self.option(node, choice.get(node, MODEL_FORM))] for node in self.nodes
         }
         cost_s, _ = LayoutProblem(options, outputs, self.transpose_s, CHANNELS_FIRST).cost_of(dict.fromkeys(options, 0))
         return cost_s if math.isfinite(cost_s) else None
@@ -251,7 +253,7 @@ def transpose_s(type_: TensorType, before: Order, after: Order, hardware: CpuSpe
     type_ : TensorType
         The type with channels first.
     """
-    if reordered_in_place(type_, before, after):
+    if is_reorder_free(type_, before, after):
         return 0.0
     moved = 3.0 * math.prod(type_.shape) * np.dtype(type_.dtype).itemsize  # read, allocated, written
     compute = hardware.compute

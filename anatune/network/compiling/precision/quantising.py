@@ -17,8 +17,8 @@ from anatune.network.compiling.checking import TOLERANCE, error_of
 from anatune.network.compiling.sizes.varying import environments
 from anatune.network.compiling.targets.base import ModelTarget
 from anatune.network.graph.nodes import Array, Graph, Input, Value, is_unknown, tensor_type
-from anatune.network.graph.passes.order import WEIGHTS, after
-from anatune.network.graph.passes.quantising import Layer, scale_for, sites_of, with_conversions
+from anatune.network.graph.passes.order import WEIGHTS, run_passes
+from anatune.network.graph.passes.quantising import QuantisedLayer, choose_scale, find_sites, insert_conversions
 from anatune.network.graph.summary import LayerLoss
 from anatune.network.graph.torch.arrays import any_array
 from anatune.network.relax.frontends import ImportedModel
@@ -81,9 +81,9 @@ def quantise_model(
     BuildError
         TVM cannot compile an operator.
     """
-    graph = after(WEIGHTS, source.graph(environments(source.ranges, source.state)[0]))
+    graph = run_passes(WEIGHTS, source.graph(environments(source.ranges, source.state)[0]))
     parts = read_calibration(data, graph.inputs, source.name)
-    sites = sites_of(graph)
+    sites = find_sites(graph)
     if not sites.layers:
         raise WorkloadError(f"compile: {source.name} has no products with constant weights, nothing can be quantised")
     inner = [value for value in sites.tensors if not isinstance(value, Input)]
@@ -103,7 +103,7 @@ def quantise_model(
         if number < _MOST_LOSSES:
             wanted.append(results[len(inner) : len(inner) + len(ends)])
             calls.append((part, results[len(inner) + len(ends) :]))
-    new_graph, new_nodes = with_conversions(graph, {key: scale_for(*ends_of) for key, ends_of in ranges.items()})
+    new_graph, new_nodes = insert_conversions(graph, {key: choose_scale(*ends_of) for key, ends_of in ranges.items()})
     run = _make_run(new_graph, [new_nodes[value] for value in ends], make_target())
     got = [run(part) for part in parts[:_MOST_LOSSES]]
     losses = tuple(
@@ -113,7 +113,7 @@ def quantise_model(
     return QuantisedModel(dataclasses.replace(source, read=lambda _: new_graph, reference=None), losses, calls)
 
 
-def _layer_name(layer: Layer, number: int) -> str:
+def _layer_name(layer: QuantisedLayer, number: int) -> str:
     """Return the name of a layer: its number among the products, its operator, and the type of its output."""
     return f"{number + 1} {layer.product.op.removeprefix('nn.')} {tensor_type(layer.end)}"
 

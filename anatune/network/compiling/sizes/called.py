@@ -9,8 +9,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from anatune.arguments import shown
-from anatune.codegen.compat import array_of, import_tvm
+from anatune.arguments import quote
+from anatune.codegen.compat import convert_to_array, import_tvm
 from anatune.errors import RunError
 from anatune.measure.cpu.blocks import tensor_of
 from anatune.measure.run.correctness import array_dtype
@@ -193,7 +193,7 @@ class ModelState:
         """Return copies of the held elements, by name."""
         arrays = {}
         for index, tensor in enumerate(self.summary.state):
-            array = array_of(self.tensors[index]) if self.tensors else self.initial(tensor, self.sizes)
+            array = convert_to_array(self.tensors[index]) if self.tensors else self.initial(tensor, self.sizes)
             arrays[tensor.name] = np.array(array[self.held_slices(tensor)])
         return arrays
 
@@ -207,7 +207,7 @@ class ModelState:
         """
         names = [one.name for one in self.summary.state]
         if not isinstance(arrays, Mapping):
-            raise RunError(f"state: got {shown(arrays)}, expected arrays with the names {', '.join(names)}")
+            raise RunError(f"state: got {quote(arrays)}, expected arrays with the names {', '.join(names)}")
         if sorted(arrays) != sorted(names):
             raise RunError(f"state: got {', '.join(map(str, arrays)) or 'nothing'}, expected {', '.join(names)}")
         sizes: dict[str, int] = {}

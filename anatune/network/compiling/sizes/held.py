@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from anatune.core.sizes import Size, at_run_time
+from anatune.core.sizes import Size, is_run_time
 from anatune.errors import WorkloadError
-from anatune.network.graph.building import cast, constant, elementwise, made
+from anatune.network.graph.building import cast, constant, elementwise, make_node
 from anatune.network.graph.nodes import (
     LEADING,
     Argument,
@@ -24,7 +24,7 @@ from anatune.network.graph.nodes import (
     Shape,
     TensorType,
     Value,
-    rewritten,
+    rewrite_graph,
     tensor_type,
 )
 from anatune.network.graph.operators import ATTENTION, PUT
@@ -90,7 +90,7 @@ class _StateSizeRewriter:
 
     def type(self, value: Value, kind: TensorType) -> TensorType:
         shape = tuple(map(self.number, kind.shape))
-        if at_run_time(shape):
+        if is_run_time(shape):
             raise self.refusal(value)
         return kind._replace(shape=shape)
 
@@ -116,19 +116,19 @@ class _StateSizeRewriter:
         arguments = tuple(map(self.argument, node.arguments))
         attributes = {key: self.number(value) for key, value in node.attributes.items()}
         if node.op == ATTENTION and len(arguments) == 3:  # others have pages or lengths of their own
-            if at_run_time(attributes["keys"]):
+            if is_run_time(attributes["keys"]):
                 attributes |= {"keys": self.most, "counted": COUNT}
                 arguments = (*arguments, self.count)
         elif node.op == PUT and isinstance(arguments[2], Scalar) and isinstance(arguments[2].value, Size):
             arguments = (*arguments[:2], self.count)
-        elif node.op == "strided_slice" and at_run_time(arguments[2]):
+        elif node.op == "strided_slice" and is_run_time(arguments[2]):
             return self.rows(node, arguments)
         elif node.op == LEADING:
             kind = self.type(node, tensor_type(node))
             (value,) = arguments
             assert isinstance(value, Constant)
             return Constant(value.array.reshape(-1)[: int(np.prod(kind.shape))].reshape(kind.shape))
-        if at_run_time((arguments, tuple(attributes.values()))):
+        if is_run_time((arguments, tuple(attributes.values()))):
             raise self.refusal(node)
         return Node(node.op, arguments, self.types(node), attributes, node.kind)
 
@@ -140,7 +140,7 @@ class _StateSizeRewriter:
             raise self.refusal(node)
         axis = axes[0].value
         places = elementwise("add", cast(self.count, "int64"), constant(np.arange(kind.shape[axis]), "int64"))
-        return made("take", (table, places), kind, axis=axis, mode="clip")
+        return make_node("take", (table, places), kind, axis=axis, mode="clip")
 
 
 def set_windows(graph: Graph, windows: Sequence[int]) -> Graph:
@@ -154,4 +154,4 @@ def set_windows(graph: Graph, windows: Sequence[int]) -> Graph:
         is_hidden = not node.attributes["window"] and node.attributes["keys"] <= window
         return node.of(node.arguments, window=window) if is_hidden else node
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)

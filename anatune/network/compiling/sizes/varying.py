@@ -11,20 +11,20 @@ import msgspec
 import numpy as np
 
 from anatune.core.schedule import Schedule
-from anatune.core.sizes import Size, at_run_time
-from anatune.core.workload.ranges import ranged
+from anatune.core.sizes import Size, is_run_time
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import WorkloadError
 from anatune.network.compiling.attention import PlannedAttention, attention_at_run_time
 from anatune.network.compiling.planning import PlannedKernel, ProductPlanner, strip_epilogue
 from anatune.network.graph.nodes import Graph, Node, tensor_type
 from anatune.network.graph.operators import BATCH_MATMUL, CONVOLUTION, MATMUL, SCALED_MATMUL
-from anatune.network.graph.products import known_operands
+from anatune.network.graph.products import constant_operands
 from anatune.network.graph.state import StatePair
-from anatune.network.graph.varying import MoreReadingsError, Reading, together
+from anatune.network.graph.varying import MoreReadingsError, SizedReading, join_readings
 from anatune.network.relax.kernels import RangedCalls
 from anatune.network.relax.ranges import Ranges, name_of
 from anatune.templates.cpu.range_space import schedule_at
-from anatune.templates.scaled.rules import scaled_at
+from anatune.templates.scaled.rules import change_rows
 
 __all__ = ["environments", "extend_attention", "extend_products", "merge_readings", "varying_ranges"]
 
@@ -130,17 +130,17 @@ def merge_readings(
                 return merge_readings(read, fallback_sizes, name, ranges)
             except WorkloadError:
                 raise error from None
-    readings = [Reading(sizes, read(sizes)) for sizes in size_sets]
+    readings = [SizedReading(sizes, read(sizes)) for sizes in size_sets]
     while True:
         try:
-            return together(readings, name, ranges)
+            return join_readings(readings, name, ranges)
         except MoreReadingsError as more:
             if len(readings) > _MOST_READINGS:
                 raise WorkloadError(
                     f"{name} uses the sizes {', '.join(map(name_of, ranges))} in a way that readings at several sizes "
                     "do not determine; compile it for fixed sizes, or for a smaller range"
                 ) from more
-            readings.insert(-1, Reading(more.sizes, read(more.sizes)))
+            readings.insert(-1, SizedReading(more.sizes, read(more.sizes)))
 
 
 def extend_products(
@@ -175,7 +175,7 @@ def extend_products(
                 tensor_type(ranged_node.arguments[0]).shape[1:],
                 tensor_type(ranged_node.arguments[1]).shape[ranged_node.op == BATCH_MATMUL :],
             )
-            if at_run_time(others):
+            if is_run_time(others):
                 if ranged_node.op == CONVOLUTION:
                     raise WorkloadError(
                         f"a convolution of {tensor_type(ranged_node.arguments[0])}: image sizes vary, but only "
@@ -211,20 +211,22 @@ def _extend_product(
 ) -> PlannedKernel:
     """Return the kernel of a product for all extents of an axis; `key` is (axis, least, largest)."""
     axis, least, most = key
-    workload, constants = kernel.workload, known_operands(nodes[0])
+    workload, constants = kernel.workload, constant_operands(nodes[0])
     middle, extent = math.isqrt(least * most), workload.extents[axis]
     usual = _prime_below(max(_LEAST, min(middle, _MOST_ROWS))) if axis == "i" else max(least, min(middle, _LEAST))
-    planned = planner.ranged_choice(ranged(strip_epilogue(workload), axis, (usual,)).largest, constants, axis, most)
+    planned = planner.ranged_choice(
+        make_ranged_workload(strip_epilogue(workload), axis, (usual,)).largest, constants, axis, most
+    )
     planned_extent = planned.workload.extents[axis]
 
     def with_steps(schedule: Schedule, extent: int) -> Schedule:
-        return msgspec.structs.replace(schedule, workload=ranged(workload, axis, (extent,)).largest)
+        return msgspec.structs.replace(schedule, workload=make_ranged_workload(workload, axis, (extent,)).largest)
 
     if axis == "i":
 
         def schedule_for(extent: int) -> Schedule:
             if workload.is_kernel:
-                return scaled_at(planned, ranged(workload, axis, (extent,)).largest)
+                return change_rows(planned, make_ranged_workload(workload, axis, (extent,)).largest)
             return with_steps(schedule_at(planned, axis, extent), extent)
 
         prediction = planner.predict(schedule_for(extent), constants)

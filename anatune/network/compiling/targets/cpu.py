@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from anatune.codegen.compat import features_of, target_of
+from anatune.codegen.compat import list_features, target_of
 from anatune.codegen.cpu.features import code_features
 from anatune.core.accuracy import error_of
 from anatune.core.hardware.dot import tile_features
@@ -34,13 +34,13 @@ from anatune.network.compiling.sizes.varying import (
     varying_ranges,
 )
 from anatune.network.compiling.targets.base import Checks, Code, ModelBuild, ModelTarget, PlannedModel
-from anatune.network.graph.integers.few_bits import unpacked_products, with_byte_weights
+from anatune.network.graph.integers.few_bits import pack_byte_weights, unpack_products
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph, Node
-from anatune.network.graph.passes.attention import with_attention
-from anatune.network.graph.passes.layouts import Choice, Form, laid_out
-from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
-from anatune.network.graph.passes.precision import FP8, WIDE, marked, precision_of, stored
+from anatune.network.graph.passes.attention import fuse_attention
+from anatune.network.graph.passes.layouts import Choice, LayoutForm, apply_layout
+from anatune.network.graph.passes.order import CPU, CPU_KERNELS, run_passes
+from anatune.network.graph.passes.precision import FP8, WIDE, mark_products, precision_of, store_16_bit
 from anatune.network.graph.summary import TuningSummary
 from anatune.network.relax.building import build_library
 from anatune.network.relax.frontends import ImportedModel
@@ -105,7 +105,7 @@ class _CpuDecisions(NamedTuple):
     """Decisions for a model at its first sizes: the orders of activations, and which attentions become kernels."""
 
     planner: ProductPlanner
-    orders: list[Form | None]
+    orders: list[LayoutForm | None]
     pay: list[bool]
 
 
@@ -133,7 +133,7 @@ class CpuTarget(ModelTarget):
         hardware = _drop_unusable_tiles(hardware)
         threads = choose_threads(hardware, request.threads)
         super().__init__(hardware, threads, request, target_of(hardware, threads=threads))
-        features = code_features(features_of(self.target), platform.machine())
+        features = code_features(list_features(self.target), platform.machine())
         hidden = set(lacking_features(features))  # instructions that a virtual machine hides; float32 code needs none
         self.features = tuple(name for name in features if name not in hidden)
         self.measures = request.trials > 0 or request.records is not None
@@ -178,34 +178,36 @@ class CpuTarget(ModelTarget):
         self, graph: Graph, precision: str, planner: ProductPlanner | None = None, *, varies: bool = False
     ) -> PlannedModel:
         """Return an imported model with layouts and attentions, without kernels; `planner` knows an equal model."""
-        graph = self._mark_precision(after(CPU, self._rewrite_few_bits(graph)), precision)
+        graph = self._mark_precision(run_passes(CPU, self._rewrite_few_bits(graph)), precision)
         accuracy, progress = self.request.accuracy, self.request.progress if planner is None else None
         planner = planner or ProductPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
         choice, layouts = choose_layouts(graph, planner, progress)
         orders = [choice.get(node) for node in graph.nodes()]
         pay: list[bool] = []
-        graph = after(CPU_KERNELS, laid_out(graph, choice))
+        graph = run_passes(CPU_KERNELS, apply_layout(graph, choice))
         graph, attentions = plan_attentions(graph, self.cores, pay, is_open=varies)
         decisions = _CpuDecisions(planner, orders, pay)
         return PlannedModel(graph, [], attentions, layouts, precision=precision, target_data=decisions)
 
     def _rewrite_few_bits(self, graph: Graph) -> Graph:
         """Return a graph with products of few bits, or with unpacked weights if the CPU has no kernels for those."""
-        return (with_byte_weights if self.cores.compute.isa in ISAS else unpacked_products)(graph)
+        return (pack_byte_weights if self.cores.compute.isa in ISAS else unpack_products)(graph)
 
     def _apply_decisions(self, graph: Graph, planned: PlannedModel) -> Graph:
         """Return an imported model after all passes, with the decisions of another reading at other sizes."""
-        graph = self._mark_precision(after(CPU, self._rewrite_few_bits(graph)), planned.precision)
+        graph = self._mark_precision(run_passes(CPU, self._rewrite_few_bits(graph)), planned.precision)
         _, orders, pay = _data_of(planned)
         choice: Choice = {node: form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)
-        return stored(with_attention(after(CPU_KERNELS, laid_out(graph, choice)), lambda _: next(answers, False)))
+        return store_16_bit(
+            fuse_attention(run_passes(CPU_KERNELS, apply_layout(graph, choice)), lambda _: next(answers, False))
+        )
 
     def _mark_precision(self, graph: Graph, precision: str) -> Graph:
         """Return a graph whose products have the chosen precision."""
         if precision not in HALVES:
             return graph
-        return marked(graph, precision, lambda workload: has_instruction(workload, self.hardware))
+        return mark_products(graph, precision, lambda workload: has_instruction(workload, self.hardware))
 
     def tune(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
         """Measure kernels, and return them with the best schedules and a summary."""

@@ -11,7 +11,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.network.compiling.parts import inputs_of, kernel_summary, outputs_of, ranges_of
 from anatune.network.compiling.targets.base import PlannedModel
 from anatune.network.graph.nodes import Node, tensor_type
-from anatune.network.graph.summary import ModelSummary, OperatorSummary, StateSummary, WeightPlace, num_bytes_of
+from anatune.network.graph.summary import ModelSummary, OperatorSummary, StateSummary, WeightPlace, byte_count
 from anatune.network.relax.device.lowering import LoweredModel
 from anatune.network.relax.device.program import ALIGNMENT
 from anatune.network.relax.ranges import name_of
@@ -87,4 +87,4 @@ def _state_summaries(planned: PlannedModel) -> tuple[StateSummary, ...]:
 
 def memory_size(initial: Sequence[WeightPlace], lowered: LoweredModel) -> int:
     """Return the bytes of all weights and of the initial state."""
-    return initial[-1].offset + num_bytes_of(initial[-1]) if initial else lowered.weight_bytes
+    return initial[-1].offset + byte_count(initial[-1]) if initial else lowered.weight_bytes

@@ -10,8 +10,8 @@ import numpy as np
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.network.graph.building import cast, elementwise, reduced, reshape
-from anatune.network.graph.experts.passes import deciding
+from anatune.network.graph.building import cast, elementwise, reduce_axes, reshape
+from anatune.network.graph.experts.passes import routing_products
 from anatune.network.graph.nodes import (
     Array,
     Constant,
@@ -20,16 +20,16 @@ from anatune.network.graph.nodes import (
     TensorType,
     Value,
     is_unknown,
-    rewritten_beside,
+    iterate_values,
+    make_unknown,
+    rewrite_with_originals,
     tensor_type,
-    unknown,
-    values_in,
 )
 from anatune.network.graph.operators import ATTENTION, EXPERTS, MATMUL, PRODUCTS, SCALED_MATMUL
 from anatune.network.graph.passes.precision import FP8
-from anatune.network.graph.passes.products import with_steps
+from anatune.network.graph.passes.products import append_steps
 from anatune.network.graph.passes.simplify import source_of
-from anatune.network.graph.products import workload_named
+from anatune.network.graph.products import make_workload
 from anatune.templates import TRITON
 from anatune.templates.gpu.streaming import streaming_s
 from anatune.templates.triton.instructions import instructions_of
@@ -63,7 +63,7 @@ def float8_of(hardware: GpuSpec) -> str:
 
 
 def _workload(m: int, n: int, k: int, dtype: str) -> Workload:
-    return workload_named("scaled_matmul", m=m, n=n, k=k, dtype=f"{dtype}:bfloat16", scales="rows")
+    return make_workload("scaled_matmul", m=m, n=n, k=k, dtype=f"{dtype}:bfloat16", scales="rows")
 
 
 def use_float8(
@@ -92,10 +92,10 @@ def use_float8(
     """
     dtype = float8_of(hardware)
     candidates: dict[Node, tuple[Workload, Workload]] = {}
-    written = {source_of(value) for value in graph.outputs} | deciding(graph)
+    written = {source_of(value) for value in graph.outputs} | routing_products(graph)
     users: dict[Value, list[Node]] = {}
     for node in graph.nodes():
-        for value in values_in(node.arguments):
+        for value in iterate_values(node.arguments):
             users.setdefault(source_of(value), []).append(node)
         if node.op != MATMUL or node in written or not isinstance(node.arguments[1], Constant):
             continue
@@ -129,9 +129,9 @@ def use_float8(
             weights[right] = _scale_columns(right.array, dtype)
         (rows, scales), (columns, factors) = data[left], weights[right]
         attributes = {"dtype": dtype, "scales": "rows", "epilogue": ()}
-        return with_steps(Node(SCALED_MATMUL, (rows, columns, factors, scales), tensor_type(node), attributes), node)
+        return append_steps(Node(SCALED_MATMUL, (rows, columns, factors, scales), tensor_type(node), attributes), node)
 
-    return rewritten_beside(graph, replace)
+    return rewrite_with_originals(graph, replace)
 
 
 def _is_planned(value: Value) -> bool:
@@ -144,7 +144,7 @@ def _epilogue(value: Value) -> tuple[str, ...]:
 
 def _scale_rows(value: Value, dtype: str) -> tuple[Value, Value]:
     """Return rows in 8 bits, and the scale of each."""
-    largest = reduced("max", elementwise("abs", value), [1], keepdims=True)
+    largest = reduce_axes("max", elementwise("abs", value), [1], keepdims=True)
     scales = elementwise("multiply", elementwise("maximum", largest, _LEAST_MAGNITUDE), 1.0 / _LARGEST[dtype])
     return cast(elementwise("divide", value, scales), dtype), reshape(scales, [-1])
 
@@ -154,6 +154,6 @@ def _scale_columns(array: Array, dtype: str) -> tuple[Constant, Constant]:
     import_module("ml_dtypes")  # it adds the dtype to NumPy
     k, n = array.shape
     if is_unknown(array):
-        return Constant(unknown(TensorType((n, k), dtype))), Constant(unknown(TensorType((n,), "float32")))
+        return Constant(make_unknown(TensorType((n, k), dtype))), Constant(make_unknown(TensorType((n,), "float32")))
     scales = np.maximum(abs(array).max(0), _LEAST_MAGNITUDE) / np.float32(_LARGEST[dtype])
     return Constant(np.ascontiguousarray((array / scales).T).astype(dtype)), Constant(scales.astype(np.float32))

@@ -8,7 +8,7 @@ otherwise the emulator can run each kernel.
 from __future__ import annotations
 
 from anatune import api
-from anatune.codegen.compat import gpu_target_of
+from anatune.codegen.compat import make_gpu_target
 from anatune.codegen.cuda.artifact import check_resources
 from anatune.codegen.cuda.nvrtc import check_arch
 from anatune.core.hardware.spec import GpuSpec
@@ -62,7 +62,7 @@ class GpuTarget(ModelTarget):
                 f"compile: it does not measure kernels for {hardware.name}; run `anatune tune` on that GPU to write "
                 "a record file, then compile with it (--records) and without trials"
             )
-        super().__init__(hardware, 1, request, gpu_target_of(hardware))
+        super().__init__(hardware, 1, request, make_gpu_target(hardware))
         check_arch(hardware.arch)
 
     def plan(self, graph: Graph, *, varies: bool = False) -> PlannedModel:

@@ -21,9 +21,9 @@ from anatune.network.compiling.planning import PlannedKernel, kernels_of, search
 from anatune.network.compiling.targets.base import PlannedModel
 from anatune.network.graph.nodes import Graph, tensor_type
 from anatune.network.graph.operators import PRODUCTS
-from anatune.network.graph.passes.layouts import everywhere, laid_out
-from anatune.network.graph.passes.order import GPU, after
-from anatune.network.graph.passes.simplify import simplified
+from anatune.network.graph.passes.layouts import apply_layout, choose_order
+from anatune.network.graph.passes.order import GPU, run_passes
+from anatune.network.graph.passes.simplify import simplify
 from anatune.network.graph.products import workload_of
 from anatune.records.place import RecordPlace
 from anatune.records.store import RecordStore
@@ -45,8 +45,8 @@ class _GpuChoice(NamedTuple):
 
 def lay_out_both_orders(graph: Graph) -> tuple[Graph, Graph]:
     """Return an imported model after all passes, with channels first, and with channels last where possible."""
-    first = after(GPU, graph)
-    return first, simplified(laid_out(first, everywhere(first)))
+    first = run_passes(GPU, graph)
+    return first, simplify(apply_layout(first, choose_order(first)))
 
 
 def choose_graph(

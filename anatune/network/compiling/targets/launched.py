@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 import numpy as np
 
-from anatune.arguments import checked_integer
-from anatune.codegen.compat import array_of
+from anatune.arguments import check_integer
+from anatune.codegen.compat import convert_to_array
 from anatune.errors import AnatuneError, BuildError, RecordError, RunError
 from anatune.files import scratch_folder
 from anatune.measure.cuda.dlpack import device_address
@@ -25,7 +25,7 @@ from anatune.network.graph.nodes import Array
 from anatune.network.graph.summary import ModelSummary, TensorSummary
 from anatune.network.graph.torch.arrays import torch_of_array
 from anatune.network.relax.device.program import DeviceProgram
-from anatune.threads import LockedProperty, in_turn
+from anatune.threads import LockedProperty, run_in_turn
 from anatune.untyped import TorchTensor
 
 __all__ = ["LaunchedModel", "has_gpu"]
@@ -54,7 +54,7 @@ class LaunchedModel(CompiledModel):
         return self._interprets
 
     @interprets.setter
-    @in_turn
+    @run_in_turn
     def interprets(self, value: bool) -> None:
         state = self._state_bytes() if value != self._interprets and self._has_run and self.summary.state else None
         self._interprets = value
@@ -121,7 +121,7 @@ class LaunchedModel(CompiledModel):
         dtype = array_dtype(self.program.state[index].dtype)
         return np.ascontiguousarray(array).astype(dtype).reshape(-1).view(np.uint8)
 
-    @in_turn
+    @run_in_turn
     def launch(self, *tensors: object) -> None:
         """Run on tensors that lie on the device, inputs and then outputs, and return at once.
 
@@ -152,7 +152,7 @@ class LaunchedModel(CompiledModel):
     def _counts(self) -> list[Array]:
         return [np.array([count], np.int32) for count in self._state.sizes.values()]
 
-    @in_turn
+    @run_in_turn
     def _run(self, arrays: list[Array]) -> list[Array]:
         inputs = [*arrays, *self._counts()]
         if self.interprets:
@@ -160,7 +160,7 @@ class LaunchedModel(CompiledModel):
         return self._runner.run(inputs)
 
     @property
-    @in_turn
+    @run_in_turn
     def state(self) -> dict[str, Array]:
         """Copies of the tensors that stay in the model between calls; can be set, see `CompiledModel.state`."""
         arrays = {}
@@ -170,10 +170,10 @@ class LaunchedModel(CompiledModel):
         return arrays
 
     @state.setter
-    @in_turn
+    @run_in_turn
     def state(self, arrays: Mapping[str, Array]) -> None:
         self._state.set_arrays(arrays)
-        self._set_state([self._to_bytes(place, array_of(one)) for place, one in enumerate(self._state.tensors)])
+        self._set_state([self._to_bytes(place, convert_to_array(one)) for place, one in enumerate(self._state.tensors)])
 
     def _set_state(self, state: list[Array]) -> None:
         if self.interprets:
@@ -181,14 +181,14 @@ class LaunchedModel(CompiledModel):
         else:
             self._runner.write_state(state)
 
-    @in_turn
+    @run_in_turn
     def reset(self) -> None:
         """Set the state to its initial values: the next call begins another stream."""
         self._state.reset()
         if self._has_run:
             self._set_state(self._initial_state())
 
-    @in_turn
+    @run_in_turn
     def __call__(self, *inputs: object) -> object:
         """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
         if inputs and str(getattr(inputs[0], "device", "")).startswith("cuda") and hasattr(inputs[0], "new_empty"):
@@ -231,10 +231,10 @@ class LaunchedModel(CompiledModel):
 
         return call
 
-    @in_turn
+    @run_in_turn
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
         """Return the seconds of each kernel in one run, by events on the device: the least of several runs."""
-        repeats = checked_integer("profile: repeats", repeats, 1, 10_000)
+        repeats = check_integer("profile: repeats", repeats, 1, 10_000)
         arrays = self._prepare_inputs(inputs or tuple(self.random_inputs()))
         initial = self._runner.read_state() if self._needs_restoring else None
         self._runner.run([*arrays, *self._counts()])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from anatune.network.compiling.targets.base import PlannedModel
-from anatune.network.graph.nodes import WRITTEN, Node, TensorType, Value, rewritten_beside, tensor_type
+from anatune.network.graph.nodes import WRITTEN, Node, TensorType, Value, rewrite_with_originals, tensor_type
 from anatune.network.graph.operators import ATTENTION, SCALED_MATMUL
 from anatune.network.graph.passes.precision import WIDE
-from anatune.network.graph.passes.products import with_steps
+from anatune.network.graph.passes.products import append_steps
 from anatune.network.relax.device.stubs import sum_of_parts
 from anatune.templates import TRITON
 
@@ -39,8 +39,8 @@ def split_partial_sums(planned: PlannedModel) -> PlannedModel:
         operands = node.arguments if node.op == SCALED_MATMUL else node.arguments[:2]
         parts = new_nodes[old] = node.of(operands, parts_type, epilogue=())
         name, function = sum_of_parts(parts_type.shape)
-        return with_steps(Node(f"{WRITTEN}{name}", (parts,), result_type, {"function": function}), node)
+        return append_steps(Node(f"{WRITTEN}{name}", (parts,), result_type, {"function": function}), node)
 
-    graph = rewritten_beside(planned.graph, replace)
+    graph = rewrite_with_originals(planned.graph, replace)
     kernels = [kernel._replace(nodes=tuple(new_nodes[node] for node in kernel.nodes)) for kernel in planned.kernels]
     return planned._replace(graph=graph, kernels=kernels)

@@ -15,7 +15,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import NamedTuple
 
-from anatune.arguments import checked_integer
+from anatune.arguments import check_integer
 from anatune.errors import SpaceError
 from anatune.network.graph.torch.reading import symbols_of_program
 from anatune.network.relax.frontends import export_module
@@ -72,7 +72,7 @@ def divide_module(
         There is no plan, a word of the plan is unknown, or a size is not divisible.
     """
     torch = import_module("torch")
-    checked_integer("compare: ranks", ranks, 1, _MOST_RANKS)
+    check_integer("compare: ranks", ranks, 1, _MOST_RANKS)
     if not isinstance(module, torch.nn.Module) or not any(one.is_meta for one in module.parameters()):
         raise SpaceError("compare: ranks needs a torch.nn.Module on the meta device (torch.device('meta'))")
     prefix, plan_words = ("", plan) if plan else _find_plan(module)

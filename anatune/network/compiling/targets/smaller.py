@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from anatune import api
 from anatune.core.schedule import Schedule
 from anatune.core.workload.operators.attention import strided_attention
-from anatune.network.graph.products import workload_named
+from anatune.network.graph.products import make_workload
 
 __all__ = ["shrink_schedule"]
 
@@ -29,7 +29,7 @@ def shrink_schedule(schedule: Schedule) -> Schedule:
         return schedule
     strides, counted = attributes.get("strides"), str(attributes.get("counted"))
     kept_attributes = {name: value for name, value in attributes.items() if name not in ("strides", "counted", "pool")}
-    smaller_workload = workload_named(workload.operator, **{**kept_attributes, **changed})
+    smaller_workload = make_workload(workload.operator, **{**kept_attributes, **changed})
     if strides is not None:
         smaller_workload = strided_attention(smaller_workload, strides, counted=counted)  # type: ignore[arg-type]
     space = api.space(smaller_workload, schedule.hardware, template=schedule.template)

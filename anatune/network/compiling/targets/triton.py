@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from anatune import api
-from anatune.codegen.compat import bare_target
+from anatune.codegen.compat import make_bare_target
 from anatune.codegen.triton.compiler import check_target
 from anatune.core.accuracy import RELAXED
 from anatune.core.hardware.spec import GpuSpec
@@ -36,19 +36,19 @@ from anatune.network.compiling.targets.float8 import float8_of, use_float8
 from anatune.network.compiling.targets.launched import LaunchedModel, has_gpu
 from anatune.network.compiling.targets.partial_sums import split_partial_sums
 from anatune.network.compiling.targets.smaller import shrink_schedule
-from anatune.network.graph.experts.passes import deciding, lead_of
+from anatune.network.graph.experts.passes import header_size, routing_products
 from anatune.network.graph.integers.scaled import has_integers
-from anatune.network.graph.nodes import HALVES, Graph, Node, TensorType, Value, rewritten, tensor_type
+from anatune.network.graph.nodes import HALVES, Graph, Node, TensorType, Value, rewrite_graph, tensor_type
 from anatune.network.graph.operators import ATTENTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
-from anatune.network.graph.passes.attention import attention_of, with_attention, without_mask
-from anatune.network.graph.passes.layouts import everywhere, laid_out
-from anatune.network.graph.passes.order import MATRIX_UNITS, after
+from anatune.network.graph.passes.attention import attention_of, fuse_attention, replace_mask
+from anatune.network.graph.passes.layouts import apply_layout, choose_order
+from anatune.network.graph.passes.order import MATRIX_UNITS, run_passes
 from anatune.network.graph.passes.precision import FP8, WIDE, precision_of
-from anatune.network.graph.passes.products import unfused, with_joined_products
-from anatune.network.graph.passes.rows import without_rows
-from anatune.network.graph.passes.simplify import simplified, source_of
-from anatune.network.graph.products import workload_named, workload_of
-from anatune.network.graph.summary import ModelSummary, num_bytes_of
+from anatune.network.graph.passes.products import join_products, unfuse
+from anatune.network.graph.passes.rows import expand_rows
+from anatune.network.graph.passes.simplify import simplify, source_of
+from anatune.network.graph.products import make_workload, workload_of
+from anatune.network.graph.summary import ModelSummary, byte_count
 from anatune.network.relax.device.ir import NoSourceError
 from anatune.network.relax.device.lowering import DeviceCall, LoweredModel, PlannedCall, lower_graph
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
@@ -83,19 +83,19 @@ class _TritonPlanner:
 
     def find_attentions(self, graph: Graph) -> Graph:
         """Return an imported model after the passes that find attentions."""
-        graph = after(MATRIX_UNITS, graph)
-        graph = simplified(laid_out(graph, everywhere(graph)))
-        graph = with_attention(graph, lambda node: self._attention_workload(node) is not None)
-        return rewritten(graph, without_mask)
+        graph = run_passes(MATRIX_UNITS, graph)
+        graph = simplify(apply_layout(graph, choose_order(graph)))
+        graph = fuse_attention(graph, lambda node: self._attention_workload(node) is not None)
+        return rewrite_graph(graph, replace_mask)
 
     def plan_kernels(self, graph: Graph) -> PlannedModel:
         """Return a model whose attentions are found, with first choices of kernels."""
-        graph = with_joined_products(graph, takes_columns=True)
+        graph = join_products(graph, takes_columns=True)
         if self.request.precision == FP8:
             graph = use_float8(graph, self.hardware, self._inner_workload, self._predict_times)
-        graph = simplified(without_rows(rewritten(graph, self._unfuse_if_refused)))
+        graph = simplify(expand_rows(rewrite_graph(graph, self._unfuse_if_refused)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
-        written = {source_of(value) for value in graph.outputs} | deciding(graph)
+        written = {source_of(value) for value in graph.outputs} | routing_products(graph)
         for node in graph.nodes():
             workload, offsets = self.workload(node, is_output=node in written)
             if workload is not None:
@@ -117,7 +117,7 @@ class _TritonPlanner:
 
     def _unfuse_if_refused(self, node: Node) -> Value:
         """Return a node, without its epilogue if no template takes it with one."""
-        return unfused(node) if node.op in PRODUCTS and self._inner_workload(node) is None else node
+        return unfuse(node) if node.op in PRODUCTS and self._inner_workload(node) is None else node
 
     def workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
         """Return a node's workload and the offsets of its operands; None if no template takes it."""
@@ -134,9 +134,9 @@ class _TritonPlanner:
             return plain_workload, (0,) * len(node.arguments)
         is_wider = is_output and node.op != EXPERTS and self.precision != WIDE
         dtype_text = f"{self.precision}:{WIDE}" if is_wider else self.precision
-        workload = workload_named(plain_workload.operator, **{**plain_workload.attribute, "dtype": dtype_text})
+        workload = make_workload(plain_workload.operator, **{**plain_workload.attribute, "dtype": dtype_text})
         if node.op == EXPERTS:  # no other kernel computes it
-            return workload, (0, 0, lead_of(workload.tensor("ends").num_elements), 0)
+            return workload, (0, 0, header_size(workload.tensor("ends").num_elements), 0)
         return (workload if TRITON.takes(workload, self.hardware) else None), (0,) * len(node.arguments)
 
     def _attention_workload(self, node: Node) -> tuple[Workload, tuple[int, ...]] | None:
@@ -213,7 +213,7 @@ class TritonTarget(ModelTarget):
                 f"compile: precision is {request.precision}, expected {', '.join(HALVES)} or {FP8} for {hardware.name}"
                 f"{advice}"
             )
-        super().__init__(hardware, 1, request, bare_target("x86_64"))
+        super().__init__(hardware, 1, request, make_bare_target("x86_64"))
         check_target(hardware)
         self._check_units(_memory_dtype(request.precision) or HALVES[0])
         if self._uses_tf32 and request.precision in (None, WIDE):
@@ -223,7 +223,7 @@ class TritonTarget(ModelTarget):
 
     def _check_units(self, precision: str) -> None:
         """Raise SpaceError unless the GPU's matrix units multiply numbers of a precision."""
-        TRITON.supports(workload_named("matmul", m=512, n=512, k=512, dtype=precision), self.hardware)
+        TRITON.supports(make_workload("matmul", m=512, n=512, k=512, dtype=precision), self.hardware)
 
     # -- planning ----------------------------------------------------------------------------------------------------
 
@@ -276,7 +276,7 @@ class TritonTarget(ModelTarget):
 
         graph, _ = merge_readings(read, sets, source.name, varying_ranges(ranges))
         graph = fix_state_size(graph, fixed, symbol, most, len(source.state), source.name)
-        model = planner.plan_kernels(simplified(graph))
+        model = planner.plan_kernels(simplify(graph))
         return model._replace(state=source.state, is_single=source.is_single, ranges={symbol: source.ranges[symbol]})
 
     # -- building ----------------------------------------------------------------------------------------------------
@@ -362,7 +362,7 @@ class TritonTarget(ModelTarget):
         """Raise SpaceError if the device's memory cannot hold a model."""
         size = self.hardware.dram.capacity_bytes
         parts = inputs_of(graph), outputs_of(graph)  # the last ones are caches
-        io_bytes = sum(num_bytes_of(one) for part in parts for one in part[: len(part) - len(lowered.state)])
+        io_bytes = sum(byte_count(one) for part in parts for one in part[: len(part) - len(lowered.state)])
         state_bytes = sum(buffer.num_bytes for buffer in lowered.state)
         total = lowered.weight_bytes + lowered.arena_bytes + io_bytes + state_bytes
         if size is not msgspec.UNSET and total > size:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from anatune.network.graph.building import cast, elementwise, reshape
 from anatune.network.graph.nodes import HALVES, Node, Value, tensor_type
 from anatune.network.graph.operators import PUT
-from anatune.network.graph.strided import Place, view_of
+from anatune.network.graph.strided import HeadLayout, view_of
 
 __all__ = ["Pages", "pages_of", "skip_widening"]
 
@@ -28,7 +28,7 @@ class Pages(NamedTuple):
     """
 
     pools: tuple[Value, Value]
-    places: tuple[Place, Place]
+    places: tuple[HeadLayout, HeadLayout]
     table: Value
     size: int
 

@@ -23,14 +23,14 @@ from anatune.network.graph.building import (
     elementwise,
     histogram,
     matmul,
-    padded,
+    pad_tensor,
     permute,
-    reduced,
+    reduce_axes,
     reshape,
-    sliced,
+    slice_axes,
     where,
 )
-from anatune.network.graph.folding import computed
+from anatune.network.graph.folding import fold
 from anatune.network.graph.nodes import (
     ITEM,
     Argument,
@@ -40,15 +40,23 @@ from anatune.network.graph.nodes import (
     Node,
     TensorType,
     Value,
-    mapped,
-    rewritten,
-    rewritten_beside,
+    iterate_values,
+    map_argument,
+    rewrite_graph,
+    rewrite_with_originals,
     tensor_type,
-    values_in,
 )
-from anatune.network.graph.operators import EXPERTS, GROUPED_MATMUL, HISTOGRAM, MATMUL, ROUTE, operator_of
+from anatune.network.graph.operators import EXPERTS, GROUPED_MATMUL, HISTOGRAM, MATMUL, ROUTE, find_operator
 
-__all__ = ["deciding", "expand_groups", "expand_sums", "fuse_gates", "lead_of", "unsort_experts", "with_rounds"]
+__all__ = [
+    "expand_groups",
+    "expand_sums",
+    "fuse_gates",
+    "header_size",
+    "routing_products",
+    "select_in_rounds",
+    "unsort_experts",
+]
 
 _ALIGNED = 4
 """The numbers in 16 bytes."""
@@ -56,12 +64,12 @@ _MOST_ROUNDS, _MOST_CHOICES = 16, 1024
 """The most elements that are selected in rounds, and the most elements that they are selected from."""
 
 
-def lead_of(experts: int) -> int:
+def header_size(experts: int) -> int:
     """Return how many numbers ``anatune.route`` returns before the rows."""
     return -(-experts // _ALIGNED) * _ALIGNED
 
 
-def deciding(graph: Graph) -> set[Value]:
+def routing_products(graph: Graph) -> set[Value]:
     """Return the products that decide which experts are chosen; computing them in 16 bits would change choices."""
     stack = [node.arguments[0] for node in graph.nodes() if node.op == "argmax"]
     seen, products = set[Value](), set[Value]()
@@ -72,8 +80,8 @@ def deciding(graph: Graph) -> set[Value]:
         seen.add(value)
         if value.op == MATMUL:
             products.update([value] if tensor_type(value).shape[1] <= _MOST_CHOICES else [])
-        elif not operator_of(value).is_own:
-            stack += values_in(value.arguments)
+        elif not find_operator(value).is_own:
+            stack += iterate_values(value.arguments)
     return products
 
 
@@ -95,14 +103,16 @@ def expand_groups(graph: Graph) -> Graph:
         products = reshape(matmul(x, wide), (rows, groups, columns))
         row = constant(np.arange(rows)[:, None], tensor_type(ends).dtype)
         is_below = cast(elementwise("less", row, reshape(ends, (1, groups))), "int8")
-        before = padded(sliced(is_below, [1], [0], [groups - 1]), [0, 1], [0, 0])
+        before = pad_tensor(slice_axes(is_below, [1], [0], [groups - 1]), [0, 1], [0, 0])
         mask = cast(elementwise("subtract", is_below, before), tensor_type(node).dtype)
-        return reduced("sum", elementwise("multiply", products, reshape(mask, (rows, groups, 1))), [1], keepdims=False)
+        return reduce_axes(
+            "sum", elementwise("multiply", products, reshape(mask, (rows, groups, 1))), [1], keepdims=False
+        )
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
-def with_rounds(graph: Graph) -> Graph:
+def select_in_rounds(graph: Graph) -> Graph:
     """Return a graph in which a few elements are selected or replaced in rounds, one element a round."""
 
     def replace(node: Node) -> Value:
@@ -119,7 +129,9 @@ def with_rounds(graph: Graph) -> Graph:
             if node.attributes["reduction"] != "update":
                 return node
             for index in range(counts[-1]):
-                target, new = (sliced(argument, [rank - 1], [index], [index + 1]) for argument in node.arguments[1:])
+                target, new = (
+                    slice_axes(argument, [rank - 1], [index], [index + 1]) for argument in node.arguments[1:]
+                )
                 remaining = where(elementwise("equal", number, target), new, remaining)
             return remaining
         extreme = "max" if node.attributes["largest"] else "min"
@@ -132,7 +144,7 @@ def with_rounds(graph: Graph) -> Graph:
             indices.append(arg_extreme(f"arg{extreme}", remaining, -1, keepdims=True))
         return concat(indices, -1)
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def unsort_experts(graph: Graph) -> Graph:
@@ -149,7 +161,7 @@ def unsort_experts(graph: Graph) -> Graph:
     def replace(node: Node, old: Node) -> Value:
         return next((restored for routing in routings if (restored := routing.restore(old)) is not None), node)
 
-    return rewritten_beside(graph, replace, new) if routings else graph
+    return rewrite_with_originals(graph, replace, new) if routings else graph
 
 
 class _Routing:
@@ -191,7 +203,7 @@ class _Routing:
             return self._source_rows(node)
         if node.op == GROUPED_MATMUL:
             return self._lower_product(node)
-        is_of_elements = operator_of(node).layout == "elementwise" or node.op in ("astype", "where")
+        is_of_elements = find_operator(node).layout == "elementwise" or node.op in ("astype", "where")
         rank = len(_types(node)[0].shape) if is_of_elements else 0  # operands of lower rank are broadcast to the rows
         if not (is_of_elements or _is_rowwise(node)) or not all(map(self._has_rows, _types(node))):
             return None
@@ -205,7 +217,7 @@ class _Routing:
             moved_operands.append(self.restore_order(argument))
             return moved_operands[-1]
 
-        arguments = mapped(node.arguments, move)
+        arguments = map_argument(node.arguments, move)
         return node.of(arguments) if moved_operands and None not in moved_operands else None
 
     def _new_value(self, value: Value) -> Value:
@@ -236,7 +248,7 @@ class _Routing:
         if rows is None:
             return None
         if self.route is None:
-            kind = TensorType((lead_of(self.experts) + self.rows,), "int32")
+            kind = TensorType((header_size(self.experts) + self.rows,), "int32")
             self.route = Node(ROUTE, (self._new_value(self.chosen),), kind, {"experts": self.experts})
         matrices = permute(self._new_value(weight), (0, 2, 1))
         attributes = {"top_k": self.top_k, "expanded": rows not in self.tokens, "activation": False}
@@ -262,9 +274,9 @@ def _dependent_vectors(nodes: Sequence[Node], source: Value, array: Array) -> di
     """Return the vectors that depend only on a source value, for a given array as that value."""
     constants = {source: Constant(array.astype(tensor_type(source).dtype))}
     for node in nodes:
-        operands = [operand for operand in values_in(node.arguments) if not isinstance(operand, Constant)]
+        operands = [operand for operand in iterate_values(node.arguments) if not isinstance(operand, Constant)]
         if operands and all(operand in constants for operand in operands):
-            folded = computed(node.of(mapped(node.arguments, lambda operand: constants.get(operand, operand))))
+            folded = fold(node.of(map_argument(node.arguments, lambda operand: constants.get(operand, operand))))
             if isinstance(folded, Constant):
                 constants[node] = folded
     return {key: value for key, value in constants.items() if value.array.ndim == 1}  # drop (rows, experts)
@@ -283,7 +295,7 @@ def fuse_gates(graph: Graph) -> Graph:
                     return product.of(product.arguments, tensor_type(node), activation=True)
         return node
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def _product_of_half(value: Value, number: int) -> Node | None:
@@ -310,9 +322,9 @@ def expand_sums(graph: Graph) -> Graph:
         if any(tensor_type(factor).shape not in shapes for factor in rows.arguments):
             return node
         factors = [reshape(factor, (tokens, choices, tensor_type(factor).shape[1])) for factor in rows.arguments]
-        parts = ([sliced(factor, [1], [choice], [choice + 1]) for factor in factors] for choice in range(choices))
+        parts = ([slice_axes(factor, [1], [choice], [choice + 1]) for factor in factors] for choice in range(choices))
         terms = (elementwise("multiply", *part) for part in parts)
         total = functools.reduce(lambda factor, other: elementwise("add", factor, other), terms)
         return reshape(total, tensor_type(node).shape)
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)

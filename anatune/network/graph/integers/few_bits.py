@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from anatune.errors import WorkloadError
-from anatune.network.graph.building import cast, made, reshape
+from anatune.network.graph.building import cast, make_node, reshape
 from anatune.network.graph.einsums import product
 from anatune.network.graph.integers.scaled import scale_of
 from anatune.network.graph.meanings import pack_bits, scaled_weights
-from anatune.network.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, rewritten, tensor_type
+from anatune.network.graph.nodes import Array, Constant, Graph, Node, TensorType, Value, rewrite_graph, tensor_type
 
-__all__ = ["GROUPS", "gguf_weights", "scaled_product", "unpacked_products", "with_byte_weights"]
+__all__ = ["GROUPS", "gguf_weights", "pack_byte_weights", "scaled_product", "unpack_products"]
 
 GROUPS = (16, 32, 64, 128, 256)
 """The group sizes along k that may share a scale; one group of all k is allowed as well."""
@@ -44,7 +44,7 @@ def scaled_product(
     if dtype != "float32" or group % GROUPS[0] or length % group or (groups > 1 and group not in GROUPS):
         return _unpacked_product(data, packed, scales, zeros, bits)
     attributes = {"bits": bits, "group": group, "zero_points": zeros is not None, "rounded": rounded}
-    return made("scaled_matmul", (data, *constants), TensorType((*rows, columns), dtype), **attributes)
+    return make_node("scaled_matmul", (data, *constants), TensorType((*rows, columns), dtype), **attributes)
 
 
 def _unpacked_product(data: Value, packed: Array, scales: Array, zeros: Array | None, bits: int) -> Value:
@@ -53,7 +53,7 @@ def _unpacked_product(data: Value, packed: Array, scales: Array, zeros: Array | 
     return product(data, cast(Constant(np.ascontiguousarray(matrix.T)), dtype))
 
 
-def unpacked_products(graph: Graph) -> Graph:
+def unpack_products(graph: Graph) -> Graph:
     """Return a graph whose products with quantised weights are plain products, for devices without kernels for them."""
 
     def replace(node: Node) -> Value:
@@ -63,10 +63,10 @@ def unpacked_products(graph: Graph) -> Graph:
         packed, scales, *zeros = (constant.array for constant in constants)
         return _unpacked_product(data, packed, scales, zeros[0] if zeros else None, node.attributes["bits"])
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
-def with_byte_weights(graph: Graph) -> Graph:
+def pack_byte_weights(graph: Graph) -> Graph:
     """Return a graph in which products with quantised weights of 8 bits are nodes with packed weights.
 
     torchao exports weights of 8 bits with a scale for each column as a product that is multiplied by the scales. It
@@ -93,7 +93,7 @@ def with_byte_weights(graph: Graph) -> Graph:
                     return reshape(scaled_product(data, packed, scales, None, bits=8), tensor_type(node).shape)
         return node
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def _grouped_product(node: Node) -> Value | None:

@@ -8,11 +8,11 @@ import numpy as np
 
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.number_formats import BYTE_DTYPES
-from anatune.network.graph.folding import computed
+from anatune.network.graph.folding import fold
 from anatune.network.graph.nodes import Argument, Array, Constant, Graph, Node, TensorType, Value, tensor_type
 from anatune.network.graph.operators import DEQUANTIZE, PRODUCTS, QUANTIZE
 
-__all__ = ["Scale", "constant_scale", "dequantized", "has_integers", "quantized", "scale_of"]
+__all__ = ["QuantisationScale", "constant_scale", "dequantize", "has_integers", "quantize", "scale_of"]
 
 
 def has_integers(graph: Graph) -> bool:
@@ -24,7 +24,7 @@ def _reads_bytes(node: Node) -> bool:
     return tensor_type(node.arguments[0]).dtype in BYTE_DTYPES
 
 
-class Scale(NamedTuple):
+class QuantisationScale(NamedTuple):
     """A scale and a zero point: an integer stands for ``(stored - zero) * scale``.
 
     Attributes
@@ -43,14 +43,14 @@ class Scale(NamedTuple):
         """Return whether the whole tensor has a single scale and zero point."""
         return self.scale.size == self.zero.size == 1
 
-    def equals(self, other: Scale | None) -> bool:
+    def equals(self, other: QuantisationScale | None) -> bool:
         """Return whether both have the same scale and zero point."""
         return other is not None and all(
             np.array_equal(first, second) for first, second in zip(self, other, strict=True)
         )
 
 
-def constant_scale(scale: Argument, zero: Argument, dtype: str) -> Scale | None:
+def constant_scale(scale: Argument, zero: Argument, dtype: str) -> QuantisationScale | None:
     """Return the scale of a tensor of 8 bits, or None if it is not constant, negative, or not of 8 bits.
 
     Raises
@@ -66,24 +66,24 @@ def constant_scale(scale: Argument, zero: Argument, dtype: str) -> Scale | None:
     if dtype not in BYTE_DTYPES or not (zero is None or isinstance(zero, Constant)) or (scale.array < 0).any():
         return None
     zeros = np.zeros((), np.int32) if zero is None else zero.array.astype(np.int32)
-    return Scale(scale.array.astype(np.float32), zeros)
+    return QuantisationScale(scale.array.astype(np.float32), zeros)
 
 
-def quantized(value: Value, scale: Scale, dtype: str, ends: tuple[int, int] | None = None) -> Value:
+def quantize(value: Value, scale: QuantisationScale, dtype: str, ends: tuple[int, int] | None = None) -> Value:
     """Return float32 numbers quantised to integers; `ends` is a smaller range than that of the dtype."""
     low, high = ends or INTEGER_RANGE[dtype]
     kind = TensorType(tensor_type(value).shape, dtype)
     node = Node(QUANTIZE, (value, *map(Constant, scale)), kind, {"low": low, "high": high})
-    return computed(node)
+    return fold(node)
 
 
-def dequantized(value: Value, scale: Scale) -> Node:
+def dequantize(value: Value, scale: QuantisationScale) -> Node:
     """Return integers as float32 numbers; constants are not folded, because passes look for the integers."""
     return Node(DEQUANTIZE, (value, *map(Constant, scale)), TensorType(tensor_type(value).shape, "float32"))
 
 
-def scale_of(value: Argument, op: str = DEQUANTIZE) -> Scale | None:
+def scale_of(value: Argument, op: str = DEQUANTIZE) -> QuantisationScale | None:
     """Return the scale of a value that is dequantised, or quantised with `op` QUANTIZE, or None for other values."""
     if not isinstance(value, Node) or value.op != op:
         return None
-    return Scale(value.arguments[1].array, value.arguments[2].array)
+    return QuantisationScale(value.arguments[1].array, value.arguments[2].array)

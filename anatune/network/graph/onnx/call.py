@@ -9,8 +9,18 @@ from typing import Any
 
 from anatune.errors import WorkloadError
 from anatune.network.graph.building import RefusedError
-from anatune.network.graph.folding import computed
-from anatune.network.graph.nodes import Array, Constant, Graph, Input, Node, TensorType, Value, tensor_type, values_in
+from anatune.network.graph.folding import fold
+from anatune.network.graph.nodes import (
+    Array,
+    Constant,
+    Graph,
+    Input,
+    Node,
+    TensorType,
+    Value,
+    iterate_values,
+    tensor_type,
+)
 from anatune.untyped import onnx
 
 __all__ = [
@@ -158,7 +168,7 @@ Convert = Callable[[OnnxCall], Value | Sequence[Value]]
 
 def constant_array(value: Value, what: str) -> Array:
     """Return the values of a constant; raise the errors of `OnnxCall.constant_values`."""
-    folded = computed(value) if isinstance(value, Node) else value  # dequantised integers are still nodes
+    folded = fold(value) if isinstance(value, Node) else value  # dequantised integers are still nodes
     if isinstance(folded, Constant):
         return folded.array
     raise UnknownValueError(f"computes {what} from values that are known only when the model runs", _find_inputs(value))
@@ -168,5 +178,7 @@ def _find_inputs(value: Value) -> tuple[str, ...]:
     """Return the names of the inputs that a value is computed from."""
     if isinstance(value, Input):
         return (value.name,)
-    read = (operand for node in Graph((), (value,), is_tuple=False).nodes() for operand in values_in(node.arguments))
+    read = (
+        operand for node in Graph((), (value,), is_tuple=False).nodes() for operand in iterate_values(node.arguments)
+    )
     return tuple(dict.fromkeys(operand.name for operand in read if isinstance(operand, Input)))

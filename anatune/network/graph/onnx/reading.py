@@ -24,8 +24,16 @@ from anatune.network.graph.onnx.operators import DEFAULTS, OUTSIDE, READERS, UNU
 from anatune.untyped import onnx
 
 __all__ = [
-    "LEAVE", "OnnxReader", "check_operators", "graph_of_onnx", "inline_bodies", "inner_graphs", "list_reads",
-    "onnx_dtype", "place_of", "put_in_order",
+    "LEAVE",
+    "OnnxReader",
+    "check_operators",
+    "describe_node",
+    "graph_of_onnx",
+    "inline_bodies",
+    "inner_graphs",
+    "list_reads",
+    "onnx_dtype",
+    "sort_nodes",
 ]  # fmt: skip
 
 LEAVE = '--fallback onnxruntime (in Python fallback="onnxruntime") runs such nodes with onnxruntime'
@@ -200,10 +208,10 @@ def check_operators(nodes: Sequence[onnx.NodeProto], name: str) -> None:
     for node in _flatten_nodes(nodes):
         key = _domain(node), node.op_type
         if key in OUTSIDE:
-            raise WorkloadError(f"{name}: {node.op_type} ({place_of(node)}) {OUTSIDE[key]}; {LEAVE}")
+            raise WorkloadError(f"{name}: {node.op_type} ({describe_node(node)}) {OUTSIDE[key]}; {LEAVE}")
         if key not in READERS:
             word = f"{key[0]}.{key[1]}".removeprefix(".")
-            missing.setdefault(word, []).append(place_of(node))
+            missing.setdefault(word, []).append(describe_node(node))
     if missing:
         words = [
             f"{operator} ({positions[0]}{f' and {len(positions) - 1} more' if positions[1:] else ''})"
@@ -220,7 +228,7 @@ def _domain(node: onnx.NodeProto) -> str:
     return "" if node.domain in _STANDARD else str(node.domain)
 
 
-def place_of(node: onnx.NodeProto) -> str:
+def describe_node(node: onnx.NodeProto) -> str:
     """Return words that name a node: its own name, or that of its first output."""
     return f"node {node.name or next((word for word in node.output if word), '')}"
 
@@ -253,14 +261,14 @@ def list_reads(node: onnx.NodeProto) -> list[str]:
     return list(names)
 
 
-def put_in_order(graph: onnx.GraphProto) -> None:
+def sort_nodes(graph: onnx.GraphProto) -> None:
     """Sort nodes so that each comes after those that it reads, also in branches and bodies; keep the order in a cycle.
 
     The standard demands this order, but onnxruntime accepts others, and its float16 converter writes others.
     """
     nodes = list(graph.node)
     for inner in (graph_inside for node in nodes for graph_inside in inner_graphs(node)):
-        put_in_order(inner)
+        sort_nodes(inner)
     last_first = reversed(list(enumerate(nodes)))  # if two nodes compute the same name, the first one counts
     makers = {word: index for index, node in last_first for word in node.output if word}
     sources_of = [{makers[word] for word in list_reads(node) if word in makers} for node in nodes]
@@ -371,7 +379,7 @@ class OnnxReader:
         if self.read_nodes > _MOST_NODES:
             raise WorkloadError(f"{self.name}: unrolled loops have over {_MOST_NODES:,} operators; export it without")
         domain = _domain(node)
-        position, convert = place_of(node), READERS[domain, node.op_type]
+        position, convert = describe_node(node), READERS[domain, node.op_type]
 
         def read(graph: onnx.GraphProto, given: Sequence[Value]) -> list[Value]:
             values_of_inputs = {value.name: argument for value, argument in zip(graph.input, given, strict=True)}

@@ -20,10 +20,10 @@ from anatune.network.graph.nodes import (
     Scalar,
     TensorType,
     Value,
-    rewritten,
-    values_in,
+    iterate_values,
+    rewrite_graph,
 )
-from anatune.network.graph.operators import applied, operator_of
+from anatune.network.graph.operators import apply_operator, find_operator
 
 __all__ = ["fuse_activations"]
 
@@ -56,10 +56,10 @@ def fuse_activations(graph: Graph) -> Graph:
                 continue
             for name, known_polynomial in _ACTIVATIONS.items():
                 if _is_equal(poly, known_polynomial):
-                    return applied(f"nn.{name}", source)
+                    return apply_operator(f"nn.{name}", source)
         return node
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def _is_half(value: Value) -> bool:
@@ -67,7 +67,7 @@ def _is_half(value: Value) -> bool:
 
 
 def _spells(value: Value) -> TypeGuard[Node]:
-    return isinstance(value, Node) and operator_of(value).spells_activations
+    return isinstance(value, Node) and find_operator(value).spells_activations
 
 
 def _sources(node: Node) -> list[Value]:
@@ -78,7 +78,7 @@ def _sources(node: Node) -> list[Value]:
         following: list[Value] = []
         for value in level:
             if _spells(value):
-                for operand in values_in(value.arguments):
+                for operand in iterate_values(value.arguments):
                     if operand.type == node.type and operand not in sources and not isinstance(operand, Constant):
                         sources[operand] = None
                         following.append(operand)

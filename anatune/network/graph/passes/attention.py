@@ -13,19 +13,19 @@ from anatune.core.generation import MOST_ELEMENTS
 from anatune.network.graph.building import elementwise
 from anatune.network.graph.caches.lengths import lengths_of
 from anatune.network.graph.caches.pages import pages_of, skip_widening
-from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
+from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewrite_with_originals, tensor_type
 from anatune.network.graph.operators import ATTENTION, BATCH_MATMUL, SOFTMAX
-from anatune.network.graph.passes.products import with_joined_products
-from anatune.network.graph.passes.simplify import permuted, reshape_value, simplified, source_of
-from anatune.network.graph.strided import Place, View, view_of
+from anatune.network.graph.passes.products import join_products
+from anatune.network.graph.passes.simplify import permute_value, reshape_value, simplify, source_of
+from anatune.network.graph.strided import HeadLayout, View, view_of
 
-__all__ = ["StridedAttention", "attention_of", "with_attention", "without_mask"]
+__all__ = ["StridedAttention", "attention_of", "fuse_attention", "replace_mask"]
 
 _DIMENSIONS = 4
 """The rank of tensors of batch, heads, rows and columns."""
 
 
-def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
+def fuse_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
     """Return a graph whose attentions are kernels, and in which products of the same data that feed them are joined.
 
     An attention consists of two products without an epilogue and a softmax between them, whose results nothing else
@@ -58,11 +58,11 @@ def with_attention(graph: Graph, pays: Callable[[Node], bool]) -> Graph:
         batch, heads, queries, size = (
             attention.attributes[name] for name in ("batch", "heads", "queries", "value_dim")
         )
-        heads_first = permuted(reshape_value(attention, (batch, queries, heads, size)), (0, 2, 1, 3))
+        heads_first = permute_value(reshape_value(attention, (batch, queries, heads, size)), (0, 2, 1, 3))
         return reshape_value(heads_first, tensor_type(node).shape)
 
-    fused = rewritten_beside(graph, replace)
-    return with_joined_products(simplified(fused)) if kernel_count else graph
+    fused = rewrite_with_originals(graph, replace)
+    return join_products(simplify(fused)) if kernel_count else graph
 
 
 def _is_attention(node: Node, uses: Counter[Value]) -> bool:
@@ -117,7 +117,7 @@ def _attention(scores: Node, softmax: Node, values: Node) -> Node | None:
     return Node(ATTENTION, operands, kind, attributes)
 
 
-def _head_layout(view: View, batch: int, heads: int) -> Place | None:
+def _head_layout(view: View, batch: int, heads: int) -> HeadLayout | None:
     """Return the position of the rows of all heads, or None if no `Place` describes it; groups of heads share rows."""
     rows = view.sizes[-2:]
     for group in (size for size in range(1, heads + 1) if heads % size == 0):
@@ -125,7 +125,7 @@ def _head_layout(view: View, batch: int, heads: int) -> Place | None:
         if grouped is not None and (grouped.strides[2] == 0 or group == 1):
             is_near = grouped.strides[-1] in ((0, 1) if rows[-1] == 1 else (1,))
             batch_stride, head_stride, _, row_stride = grouped.strides[:4]
-            return Place(grouped.offset, batch_stride, head_stride, row_stride, group) if is_near else None
+            return HeadLayout(grouped.offset, batch_stride, head_stride, row_stride, group) if is_near else None
     return None
 
 
@@ -198,11 +198,11 @@ class StridedAttention(NamedTuple):
 
 def attention_of(node: Node) -> StridedAttention | None:
     """Return the parameters of an attention, or None if it is more than the softmax of products under a causal mask."""
-    node = without_mask(node)
+    node = replace_mask(node)
     attrs = node.attributes
     if "window" not in attrs or attrs["value_dim"] != attrs["dim"] or attrs["causal"] is not None:
         return None
-    layouts: tuple[Place, Place, Place] = attrs["places"]
+    layouts: tuple[HeadLayout, HeadLayout, HeadLayout] = attrs["places"]
     (q, k, v), heads = layouts, attrs["heads"]
     shared = heads if k.head == v.head == 0 else k.group
     if shared not in (v.group, heads) or q.group != 1:
@@ -216,7 +216,7 @@ def attention_of(node: Node) -> StridedAttention | None:
     )  # fmt: skip
 
 
-def without_mask(node: Node) -> Node:
+def replace_mask(node: Node) -> Node:
     """Return an attention with the usual scale and without a mask: attributes replace the mask, as in `attention_of`.
 
     A single query sees all keys, as the last one of several queries does. If a mask says how many keys each sequence

@@ -17,8 +17,8 @@ import numpy as np
 
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.number_formats import BYTE_DTYPES
-from anatune.network.graph.folding import computed
-from anatune.network.graph.integers.scaled import Scale, dequantized, scale_of
+from anatune.network.graph.folding import fold
+from anatune.network.graph.integers.scaled import QuantisationScale, dequantize, scale_of
 from anatune.network.graph.nodes import (
     ITEM,
     Argument,
@@ -29,11 +29,11 @@ from anatune.network.graph.nodes import (
     Scalar,
     TensorType,
     Value,
-    item_of,
-    rewritten_beside,
+    rewrite_with_originals,
+    select_result,
     tensor_type,
 )
-from anatune.network.graph.operators import CONVOLUTION, CONVOLUTIONS, MATMUL, QUANTIZE, operator_of
+from anatune.network.graph.operators import CONVOLUTION, CONVOLUTIONS, MATMUL, QUANTIZE, find_operator
 from anatune.network.graph.passes.scaling import channel_values
 from anatune.network.graph.passes.simplify import reshape_value
 
@@ -62,11 +62,11 @@ def move_conversions(graph: Graph) -> Graph:
             alone.add(moved)
         return moved
 
-    return rewritten_beside(graph, replace)
+    return rewrite_with_originals(graph, replace)
 
 
 def _is_move(node: Node) -> bool:
-    return node.op in MOVES or operator_of(node).is_reshape
+    return node.op in MOVES or find_operator(node).is_reshape
 
 
 def _move_other(node: Node, value: Value) -> Node:
@@ -86,7 +86,7 @@ def _move_dequantize(node: Node) -> Value:
         assert not isinstance(first.type, TensorType)
         kinds = tuple(TensorType(kind.shape, tensor_type(data).dtype) for kind in first.type)
         parts = Node("split", (data,), kinds, first.attributes, first.kind)
-        return dequantized(item_of(parts, node.attributes["index"]), scale)
+        return dequantize(select_result(parts, node.attributes["index"]), scale)
     if node.op == "concat" and isinstance(first, tuple):
         scales = [scale_of(part) for part in first]
         parts_of = [part.arguments[0] for part, scale in zip(first, scales, strict=True) if scale is not None]
@@ -95,20 +95,20 @@ def _move_dequantize(node: Node) -> Value:
         if len({tensor_type(part).dtype for part in parts_of}) > 1:
             return node
         kind = TensorType(tensor_type(node).shape, tensor_type(parts_of[0]).dtype)
-        return dequantized(node.of((tuple(parts_of),), kind), scales[0])
+        return dequantize(node.of((tuple(parts_of),), kind), scales[0])
     scale = scale_of(first)
     if scale is None or not isinstance(node.type, TensorType):
         return node
     assert isinstance(first, Node)
     data = first.arguments[0]
     if scale.is_one and (_is_move(node) or node.op in MAXIMA):
-        moved = computed(_move_other(node, data))
-        return dequantized(moved, scale)
+        moved = fold(_move_other(node, data))
+        return dequantize(moved, scale)
     if node.op == "permute_dims" and isinstance(data, Constant):
         rank = len(node.type.shape)
         axes = node.attributes["axes"]
         turned = (array.transpose(axes) if array.ndim == rank else array for array in scale)
-        return dequantized(Constant(data.array.transpose(axes)), Scale(*turned))
+        return dequantize(Constant(data.array.transpose(axes)), QuantisationScale(*turned))
     return node
 
 
@@ -154,7 +154,7 @@ class _IntegerOperands(NamedTuple):
     """
 
     data: Value
-    scale: Scale
+    scale: QuantisationScale
     weight: Array
     factors: Array
 
@@ -176,7 +176,7 @@ class _FusedSteps:
     last: Node
     bias: Array | None = None
     is_rectified: bool = False
-    scale: Scale | None = None
+    scale: QuantisationScale | None = None
     nodes: list[Node] = field(default_factory=list)
 
 
@@ -202,7 +202,7 @@ def fuse_integer_products(graph: Graph) -> Graph:
         integer_product = _product(anchor, end)
         return node if integer_product is None else reshape_value(integer_product, tensor_type(node).shape)
 
-    return rewritten_beside(graph, replace, new)
+    return rewrite_with_originals(graph, replace, new)
 
 
 def _is_integer_product(node: Node) -> bool:
@@ -265,7 +265,7 @@ def _find_end(node: Node, readers: Mapping[Value, Node]) -> _FusedSteps:
 
 def _constant_channel_values(value: Argument, shape: tuple[int, ...], axis: int) -> Array | None:
     """Return `channel_values` of a constant, which may be dequantised."""
-    constant = computed(value) if isinstance(value, Node) else value
+    constant = fold(value) if isinstance(value, Node) else value
     return channel_values(constant, shape, axis)
 
 

@@ -1,9 +1,10 @@
 """The order of the dimensions of activations: channels first, as in the network, channels last, or blocks of channels.
 
-A choice gives the order in which each node reads and writes. `laid_out` applies a choice to the graph: it transposes
-weights, changes attributes, and inserts a transpose where a reader needs another order than its operand has. The table
-of operators (`graph.operators`) says which operators can have another order, and `_FAMILIES` how this changes them. All
-other operators keep the order of the network. `anatune.network.compiling.layouts` looks for the fastest choice.
+A choice gives the order in which each node reads and writes. `apply_layout` applies a choice to the graph: it
+transposes weights, changes attributes, and inserts a transpose where a reader needs another order than its operand has.
+The table of operators (`graph.operators`) says which operators can have another order, and `_FAMILIES` how this changes
+them. All other operators keep the order of the network. `anatune.network.compiling.layouts` looks for the fastest
+choice.
 """
 
 from __future__ import annotations
@@ -24,65 +25,65 @@ from anatune.network.graph.nodes import (
     Node,
     TensorType,
     Value,
-    mapped,
+    iterate_values,
+    map_argument,
     tensor_type,
-    values_in,
 )
-from anatune.network.graph.operators import CONVOLUTION, operator_of
+from anatune.network.graph.operators import CONVOLUTION, find_operator
 from anatune.network.graph.orders import IMAGE_RANKS, block_size, image_sizes, reorder_type
-from anatune.network.graph.passes.simplify import permuted, reshape_value
+from anatune.network.graph.passes.simplify import permute_value, reshape_value
 from anatune.network.graph.products import is_depthwise
 
 __all__ = [
-    "AS_IT_IS",
+    "MODEL_FORM",
     "Choice",
-    "Form",
+    "LayoutForm",
+    "apply_layout",
     "can_have",
-    "everywhere",
+    "choose_order",
     "has_any_order",
-    "laid_out",
-    "ordered_operands",
-    "reordered_in_place",
+    "is_reorder_free",
+    "operand_orders",
     "result_order",
 ]
 
 
-class Form(NamedTuple):
+class LayoutForm(NamedTuple):
     """The orders in which a node reads its data and writes its result; they differ for convolutions only."""
 
     read: Order
     written: Order
 
 
-Choice = Mapping[Value, Form]
+Choice = Mapping[Value, LayoutForm]
 """Node -> its form; missing nodes have the order of the network."""
 
-AS_IT_IS = Form(CHANNELS_FIRST, CHANNELS_FIRST)
+MODEL_FORM = LayoutForm(CHANNELS_FIRST, CHANNELS_FIRST)
 
 
-def everywhere(graph: Graph, order: Order = CHANNELS_LAST) -> dict[Value, Form]:
+def choose_order(graph: Graph, order: Order = CHANNELS_LAST) -> dict[Value, LayoutForm]:
     """Return the choice in which every operator that can have an order has it.
 
     Operators that can have any order follow their operands, so that networks without convolutions are left unchanged.
     """
-    chosen: dict[Value, Form] = {}
+    chosen: dict[Value, LayoutForm] = {}
     for node in graph.nodes():
         if node.op == CONVOLUTION:
-            options = (Form(order, order), Form(CHANNELS_FIRST, order), Form(order, CHANNELS_FIRST))
-            chosen[node] = next((form for form in options if can_have(node, form)), AS_IT_IS)
-        elif can_have(node, Form(order, order)):
-            read = [value for value in values_in(node.arguments) if isinstance(value, Node)]
+            options = (LayoutForm(order, order), LayoutForm(CHANNELS_FIRST, order), LayoutForm(order, CHANNELS_FIRST))
+            chosen[node] = next((form for form in options if can_have(node, form)), MODEL_FORM)
+        elif can_have(node, LayoutForm(order, order)):
+            read = [value for value in iterate_values(node.arguments) if isinstance(value, Node)]
             same_rank = [value for value in read if _rank(value) == _rank(node)] or read
-            if any(chosen.get(value, AS_IT_IS).written == order for value in same_rank):
-                chosen[node] = Form(order, order)
+            if any(chosen.get(value, MODEL_FORM).written == order for value in same_rank):
+                chosen[node] = LayoutForm(order, order)
     return chosen
 
 
-def can_have(node: Node, form: Form) -> bool:
+def can_have(node: Node, form: LayoutForm) -> bool:
     """Return whether a node can have a form; blocks have to divide the channels of all tensors in that order."""
-    if form == AS_IT_IS:
+    if form == MODEL_FORM:
         return True
-    family = _FAMILIES.get(operator_of(node).layout)
+    family = _FAMILIES.get(find_operator(node).layout)
     if family is None or not isinstance(node.type, TensorType) or _read_rank(node) not in IMAGE_RANKS:
         return False
     if node.op != CONVOLUTION and (form.read != form.written or not _has_blocks(node, form.read)):
@@ -92,25 +93,25 @@ def can_have(node: Node, form: Form) -> bool:
 
 def has_any_order(node: Node) -> bool:
     """Return whether a node is equally fast in any order; pools are not, as only some orders have kernels."""
-    family = _FAMILIES.get(operator_of(node).layout)
+    family = _FAMILIES.get(find_operator(node).layout)
     return family is not None and family.is_as_fast
 
 
-def result_order(node: Node, form: Form) -> Order:
+def result_order(node: Node, form: LayoutForm) -> Order:
     """Return the order of a node's result; a tensor without spatial dimensions has the order of the network."""
     return form.written if _rank(node) == _read_rank(node) else CHANNELS_FIRST
 
 
-def ordered_operands(node: Node, form: Form) -> list[tuple[Value, Order]]:
+def operand_orders(node: Node, form: LayoutForm) -> list[tuple[Value, Order]]:
     """Return the operands of a node that have an order of its form; others have the order of the network."""
     rank = _read_rank(node)
     if node.op == CONVOLUTION:
         data, _, *operands = node.arguments
         return [(data, form.read), *((operand, form.written) for operand in operands if _rank(operand) == rank)]
-    return [(value, form.read) for value in values_in(node.arguments) if _rank(value) == rank]
+    return [(value, form.read) for value in iterate_values(node.arguments) if _rank(value) == rank]
 
 
-def laid_out(graph: Graph, choice: Choice) -> Graph:
+def apply_layout(graph: Graph, choice: Choice) -> Graph:
     """Return the graph with activations in the chosen orders."""
     replacements: dict[Value, Value] = {}
     """Value of the old graph -> new value, in the order given by `order_of`."""
@@ -138,9 +139,9 @@ def laid_out(graph: Graph, choice: Choice) -> Graph:
         return in_order(value, order if _rank(value) == rank else CHANNELS_FIRST)
 
     for node in graph.nodes():
-        form = choice.get(node, AS_IT_IS)
-        if form == AS_IT_IS:
-            replacements[node] = node.of(mapped(node.arguments, lambda value: operand(value, CHANNELS_FIRST, 0)))
+        form = choice.get(node, MODEL_FORM)
+        if form == MODEL_FORM:
+            replacements[node] = node.of(map_argument(node.arguments, lambda value: operand(value, CHANNELS_FIRST, 0)))
             continue
         rank = _read_rank(node)
         if node.op == CONVOLUTION:
@@ -148,8 +149,8 @@ def laid_out(graph: Graph, choice: Choice) -> Graph:
             steps = (in_order(value, form.written if _rank(value) == rank else CHANNELS_FIRST) for value in others)
             arguments = (in_order(data, form.read), weight, *steps)
         else:
-            arguments = mapped(node.arguments, functools.partial(operand, order=form.read, rank=rank))
-        replacements[node] = _FAMILIES[operator_of(node).layout].in_form(node, arguments, form)
+            arguments = map_argument(node.arguments, functools.partial(operand, order=form.read, rank=rank))
+        replacements[node] = _FAMILIES[find_operator(node).layout].in_form(node, arguments, form)
         order_of[node] = result_order(node, form)
     outputs = tuple(in_order(value, CHANNELS_FIRST) for value in graph.outputs)
     return Graph(graph.inputs, outputs, is_tuple=graph.is_tuple)
@@ -160,10 +161,10 @@ def _rank(value: Value) -> int:
 
 
 def _read_rank(node: Node) -> int:
-    return max((_rank(value) for value in values_in(node.arguments)), default=0)
+    return max((_rank(value) for value in iterate_values(node.arguments)), default=0)
 
 
-def _convolution_can_have(node: Node, form: Form) -> bool:
+def _convolution_can_have(node: Node, form: LayoutForm) -> bool:
     groups = node.attributes["groups"]
     channels = [tensor_type(value).shape[1] for value in (node.arguments[0], node)]
     parts = [1 if is_depthwise(node) else groups] * 2
@@ -180,9 +181,9 @@ def _has_blocks(node: Node, order: Order) -> bool:
     if not order.block:
         return True
     rank = _read_rank(node)
-    values = [value for value in (node, *values_in(node.arguments)) if _rank(value) == rank]
+    values = [value for value in (node, *iterate_values(node.arguments)) if _rank(value) == rank]
     channels = [tensor_type(value).shape[1] for value in values]
-    is_broadcast = operator_of(node).layout == "elementwise" and tensor_type(node).shape[1:2] != (1,)
+    is_broadcast = find_operator(node).layout == "elementwise" and tensor_type(node).shape[1:2] != (1,)
     return all(size % order.block == 0 or (size == 1 and is_broadcast) for size in channels)
 
 
@@ -199,7 +200,7 @@ def _axis_in_order(axis: int, rank: int, order: Order) -> int:
     return rank - 1 if axis == 1 else axis - 1
 
 
-def _convolution(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
+def _convolution(node: Node, arguments: tuple[Argument, ...], form: LayoutForm) -> Node:
     data, weight, *operands = arguments
     steps = [step for step in node.attributes["epilogue"] if STEP_OPERANDS[step]]
     block = form.written.block
@@ -212,7 +213,7 @@ def _convolution(node: Node, arguments: tuple[Argument, ...], form: Form) -> Nod
     return _elementwise(node, (data, transposed_weight, *others), form, layout=word)
 
 
-def _weight_in_form(weight: Value, form: Form, *, depthwise: bool) -> Value:
+def _weight_in_form(weight: Value, form: LayoutForm, *, depthwise: bool) -> Value:
     """Return a weight [k, c, ...] in the layout of the form's workload (see `core.workload.operators.convolution`)."""
     outputs, inputs, *taps = tensor_type(weight).shape
     output_block, input_block = form.written.block or 1, 1 if depthwise else form.read.block or 1
@@ -227,30 +228,30 @@ def _weight_in_form(weight: Value, form: Form, *, depthwise: bool) -> Value:
     return reshape_value(transposed, (outputs // output_block, inputs // input_block, *taps, *inner))
 
 
-def _elementwise_can_have(node: Node, form: Form) -> bool:
-    shapes = [tensor_type(value).shape for value in values_in(node.arguments)]
+def _elementwise_can_have(node: Node, form: LayoutForm) -> bool:
+    shapes = [tensor_type(value).shape for value in iterate_values(node.arguments)]
     return _rank(node) == _read_rank(node) and tensor_type(node).shape in shapes
 
 
-def _elementwise(node: Node, arguments: tuple[Argument, ...], form: Form, **attributes: object) -> Node:
+def _elementwise(node: Node, arguments: tuple[Argument, ...], form: LayoutForm, **attributes: object) -> Node:
     """Return the operator on arguments in a form's orders, with its result in the form's order."""
     return node.of(arguments, reorder_type(tensor_type(node), form.written), **attributes)
 
 
-def _pool_can_have(node: Node, form: Form) -> bool:
+def _pool_can_have(node: Node, form: LayoutForm) -> bool:
     return bool(node.attributes["layout"] == CHANNELS_FIRST.word(_rank(node) - 2))
 
 
-def _pool(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
+def _pool(node: Node, arguments: tuple[Argument, ...], form: LayoutForm) -> Node:
     word = form.written.word(_rank(node) - 2)
     return _elementwise(node, arguments, form, layout=word, out_layout=word)
 
 
-def _concat(node: Node, arguments: tuple[Argument, ...], form: Form) -> Node:
+def _concat(node: Node, arguments: tuple[Argument, ...], form: LayoutForm) -> Node:
     return _elementwise(node, arguments, form, axis=_axis_in_order(node.attributes["axis"], _rank(node), form.written))
 
 
-def _reduction_can_have(node: Node, form: Form) -> bool:
+def _reduction_can_have(node: Node, form: LayoutForm) -> bool:
     """Return whether a reduction keeps its dimensions or reduces exactly the image, and does not split blocks."""
     axes, image = sorted(_axes(node)), list(range(2, _read_rank(node)))
     if form.read.block and not set(axes) <= set(image):
@@ -258,7 +259,7 @@ def _reduction_can_have(node: Node, form: Form) -> bool:
     return bool(node.attributes["keepdims"]) or axes == image
 
 
-def _reduction(node: Node, arguments: tuple[Argument, ...], form: Form) -> Value:
+def _reduction(node: Node, arguments: tuple[Argument, ...], form: LayoutForm) -> Value:
     rank, order = _read_rank(node), form.written
     axes = tuple(sorted(_axis_in_order(axis, rank, order) for axis in _axes(node)))
     reduction = _elementwise(node, arguments, form, axis=axes)
@@ -283,8 +284,8 @@ class _Family(NamedTuple):
         Whether the operators are equally fast in any order.
     """
 
-    can_have: Callable[[Node, Form], bool]
-    in_form: Callable[[Node, tuple[Argument, ...], Form], Value]
+    can_have: Callable[[Node, LayoutForm], bool]
+    in_form: Callable[[Node, tuple[Argument, ...], LayoutForm], Value]
     is_as_fast: bool = True
 
 
@@ -302,7 +303,7 @@ def permute_view(value: Value, axes: tuple[int, ...]) -> Value:
     """Return a value with its dimensions in another order; for a constant the result is a view, not a copy."""
     if isinstance(value, Constant):
         return Constant(np.transpose(value.array, axes))
-    return permuted(value, axes)
+    return permute_value(value, axes)
 
 
 def reorder(value: Value, before: Order, after: Order) -> Value:
@@ -326,7 +327,7 @@ def reorder(value: Value, before: Order, after: Order) -> Value:
     return reshape_value(turned, reorder_type(first_type, after).shape)
 
 
-def reordered_in_place(kind: TensorType, before: Order, after: Order) -> bool:
+def is_reorder_free(kind: TensorType, before: Order, after: Order) -> bool:
     """Return whether reordering a tensor moves nothing in memory; `kind` is its type with channels first."""
     moved = reorder(Input("", reorder_type(kind, before)), before, after)
     while isinstance(moved, Node) and moved.op == "reshape":

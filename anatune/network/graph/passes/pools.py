@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.network.graph.nodes import Graph, Node, TensorType, Value, rewritten_beside, tensor_type
+from anatune.network.graph.nodes import Graph, Node, TensorType, Value, rewrite_with_originals, tensor_type
 from anatune.network.graph.operators import CONVOLUTIONS
 
 __all__ = ["move_pools_last"]
@@ -35,7 +35,7 @@ def move_pools_last(graph: Graph) -> Graph:
         inner = node.of((data, node.arguments[1]), TensorType((batch, outputs, *image), "float32"))
         return pool.of((inner,), tensor_type(node))
 
-    return rewritten_beside(graph, replace)
+    return rewrite_with_originals(graph, replace)
 
 
 def _is_pointwise(node: Node) -> bool:

@@ -19,16 +19,16 @@ from anatune.network.graph.nodes import (
     Scalar,
     TensorType,
     Value,
-    mapped,
-    rewritten,
+    iterate_values,
+    map_argument,
+    rewrite_graph,
     tensor_type,
-    values_in,
 )
 from anatune.network.graph.operators import CONCAT, CONVOLUTION, LAYER_NORM, PRODUCTS, WINDOW
-from anatune.network.graph.passes.simplify import simplified
-from anatune.network.graph.products import workload_named, workload_of
+from anatune.network.graph.passes.simplify import simplify
+from anatune.network.graph.products import make_workload, workload_of
 
-__all__ = ["FP8", "WIDE", "marked", "precision_of", "stored", "widened"]
+__all__ = ["FP8", "WIDE", "compute_in_float32", "mark_products", "precision_of", "store_16_bit"]
 
 WIDE = "float32"
 FP8 = "fp8"
@@ -47,7 +47,7 @@ def _widen_type(kind: TensorType) -> TensorType:
     return kind._replace(dtype=WIDE) if kind.dtype in HALVES else kind
 
 
-def widened(graph: Graph, state_inputs: Collection[int] = (), state_outputs: Collection[int] = ()) -> Graph:
+def compute_in_float32(graph: Graph, state_inputs: Collection[int] = (), state_outputs: Collection[int] = ()) -> Graph:
     """Return a graph that computes in float32 what the network computes in 16 bits, with the same inputs and outputs.
 
     Conversions to 16 bits in between are removed, so that results are more exact than the network asks for.
@@ -58,7 +58,7 @@ def widened(graph: Graph, state_inputs: Collection[int] = (), state_outputs: Col
         Indices of inputs and of outputs that become float32 as well, such as a state.
     """
     nodes = graph.nodes()
-    if not any(_is_half(value) for node in nodes for value in (node, *values_in(node.arguments))):
+    if not any(_is_half(value) for node in nodes for value in (node, *iterate_values(node.arguments))):
         return graph
     if any(node.op.startswith(WRITTEN) for node in nodes):
         return graph  # loop nests written by an importer have fixed dtypes
@@ -82,7 +82,7 @@ def widened(graph: Graph, state_inputs: Collection[int] = (), state_outputs: Col
     for node in nodes:
         kind = _widen_type(node.type) if isinstance(node.type, TensorType) else tuple(map(_widen_type, node.type))
         attributes = {name: WIDE if str(value) in HALVES else value for name, value in node.attributes.items()}
-        arguments = mapped(node.arguments, replace)
+        arguments = map_argument(node.arguments, replace)
         is_identity = node.op == "astype" and arguments[0].type == kind  # passes expect the operand instead
         replacements[node] = arguments[0] if is_identity else Node(node.op, arguments, kind, attributes, node.kind)
     outputs = [
@@ -97,7 +97,7 @@ def _is_half(value: Value) -> bool:
     return any(kind.dtype in HALVES for kind in kinds)
 
 
-def marked(graph: Graph, dtype: str, fits: Callable[[Workload], bool]) -> Graph:
+def mark_products(graph: Graph, dtype: str, fits: Callable[[Workload], bool]) -> Graph:
     """Return a graph whose products are marked to multiply 16-bit numbers where that `fits`; types do not change.
 
     Parameters
@@ -116,19 +116,19 @@ def marked(graph: Graph, dtype: str, fits: Callable[[Workload], bool]) -> Graph:
         workload = workload_of(marked_node)
         if marked_node.op == CONVOLUTION:  # orders are chosen later; where the dtype matters, channels are last
             word = layout_word(CHANNELS_LAST, CHANNELS_LAST, len(marked_node.attributes["strides"]))
-            workload = workload_named(workload.operator, **{**workload.attribute, "layout": word})
+            workload = make_workload(workload.operator, **{**workload.attribute, "layout": word})
         return marked_node if fits(workload) else node
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
-def stored(graph: Graph) -> Graph:
+def store_16_bit(graph: Graph) -> Graph:
     """Return a graph in which operands of `marked` products, and results that they pass on, are stored in 16 bits.
 
     Convolutions write 16 bits. Matrix products write float32 unless only products read the result: softmax, norms,
     residual sums and attentions read float32. Windows read either; concatenations and moves keep the dtype.
     """
-    return simplified(_StoragePass(graph).graph) if any(map(_mark, graph.nodes())) else graph
+    return simplify(_StoragePass(graph).graph) if any(map(_mark, graph.nodes())) else graph
 
 
 def _mark(node: Node) -> str:
@@ -190,7 +190,7 @@ class _StoragePass:
     def rewritten(self, node: Node) -> Value:
         is_half = node in self.half
         if not isinstance(node.type, TensorType):
-            return node.of(mapped(node.arguments, self.wide))
+            return node.of(map_argument(node.arguments, self.wide))
         kind = node.type._replace(dtype=self.dtype) if is_half else node.type
         if _mark(node):
             dtype = self.dtype if is_half else WIDE
@@ -200,10 +200,10 @@ class _StoragePass:
         if node.op == WINDOW:  # weights and biases are small
             return node.of(tuple(v if isinstance(v, Constant) else self.value(v) for v in node.arguments), kind)
         if node.op in _MOVES:
-            operands = [self.value(v) for v in values_in(node.arguments)]
+            operands = [self.value(v) for v in iterate_values(node.arguments)]
             if is_half or all(_is_half(v) for v in operands):
-                return node.of(mapped(node.arguments, self.narrow), kind._replace(dtype=self.dtype))
-        arguments = mapped(node.arguments, self.wide)
+                return node.of(map_argument(node.arguments, self.narrow), kind._replace(dtype=self.dtype))
+        arguments = map_argument(node.arguments, self.wide)
         if is_half and node.op == LAYER_NORM:
             return node.of(arguments, kind)
         result = node.of(arguments)

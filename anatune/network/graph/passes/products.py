@@ -11,7 +11,7 @@ import numpy as np
 
 from anatune.network.graph import building
 from anatune.network.graph.folding import concatenate
-from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewritten_beside, tensor_type
+from anatune.network.graph.nodes import Constant, Graph, Node, TensorType, Value, rewrite_with_originals, tensor_type
 from anatune.network.graph.operators import (
     ATTENTION,
     BATCH_MATMUL,
@@ -20,15 +20,15 @@ from anatune.network.graph.operators import (
     MATMUL,
     PRODUCTS,
     SCALED_MATMUL,
-    applied,
-    operator_of,
+    apply_operator,
+    find_operator,
 )
 from anatune.network.graph.passes.scaling import channel_axis, channel_values
 from anatune.network.graph.passes.simplify import reshape_value
 from anatune.network.graph.products import orders_of
-from anatune.network.graph.strided import Place
+from anatune.network.graph.strided import HeadLayout
 
-__all__ = ["fuse_products", "unfused", "with_joined_products", "with_steps"]
+__all__ = ["append_steps", "fuse_products", "join_products", "unfuse"]
 
 _DTYPE = "float32"
 _KEPT = ("bias",)
@@ -65,12 +65,12 @@ def fuse_products(graph: Graph) -> Graph:
         replaced = [step._replace(operand=step.operand and new.get(step.operand, step.operand)) for step in steps]
         return reshape_value(_product(product, replaced), tensor_type(node).shape)
 
-    return rewritten_beside(graph, replace, new)
+    return rewrite_with_originals(graph, replace, new)
 
 
 def _is_product(node: Node) -> bool:
     """Return whether anatune has kernels for a node."""
-    if operator_of(node).own not in PRODUCTS or tensor_type(node).dtype != _DTYPE or not tensor_type(node).shape:
+    if find_operator(node).own not in PRODUCTS or tensor_type(node).dtype != _DTYPE or not tensor_type(node).shape:
         return False
     if node.op == "scaled_matmul":
         return True
@@ -93,14 +93,14 @@ def _following_steps(node: Node, readers: Mapping[Value, Node], claimed: set[Val
     steps: list[_ProductStep] = []
     last: Node = node
     while (user := readers.get(last)) is not None:
-        words, operator = {step.word for step in steps}, operator_of(user)
+        words, operator = {step.word for step in steps}, find_operator(user)
         word: str | None = None
         other: Value | None = None
         if user in claimed or not isinstance(user.type, TensorType):
             break
         if user.op == "reshape" and node.op in ("matmul", "scaled_matmul") and user.type.shape[-1:] == (size,):
             word, channels = "", len(user.type.shape) - 1
-        elif operator_of(node).own in operator.fused_into and operator.word not in words:
+        elif find_operator(node).own in operator.fused_into and operator.word not in words:
             word = operator.word
         elif user.op == "add" and user.type == last.type:
             other = user.arguments[1] if user.arguments[0] is last else user.arguments[0]
@@ -161,12 +161,12 @@ def _product(node: Node, steps: list[_ProductStep]) -> Node:
     return Node(op, (data, weight, *operands), kind, attributes)
 
 
-def unfused(node: Node) -> Value:
+def unfuse(node: Node) -> Value:
     """Return a product of anatune without its epilogue, followed by the steps of the epilogue as operators."""
-    return with_steps(node.of(node.arguments[:2], epilogue=()), node)
+    return append_steps(node.of(node.arguments[:2], epilogue=()), node)
 
 
-def with_steps(last: Value, node: Node) -> Value:
+def append_steps(last: Value, node: Node) -> Value:
     """Return a result followed by the steps of a product's epilogue as operators."""
     operands = list(node.arguments[2:])
     rank = len(tensor_type(node).shape)
@@ -177,11 +177,15 @@ def with_steps(last: Value, node: Node) -> Value:
             sizes[channels] = tensor_type(node).shape[channels]
             last = building.elementwise("add", last, building.reshape(operands.pop(0), sizes))
         else:
-            last = building.elementwise(step, last, operands.pop(0)) if step == "add" else applied(f"nn.{step}", last)
+            last = (
+                building.elementwise(step, last, operands.pop(0))
+                if step == "add"
+                else apply_operator(f"nn.{step}", last)
+            )
     return last
 
 
-def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
+def join_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
     """Return a graph in which products of the same data are one, if their readers can read columns without a copy.
 
     Parameters
@@ -209,10 +213,10 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
             number, start = columns[old]
             if number not in joined:
                 joined[number] = _concatenate_products(joined_groups[number], node.arguments[0])
-            part = building.sliced(joined[number], [1], [start], [start + tensor_type(node).shape[1]])
+            part = building.slice_axes(joined[number], [1], [start], [start + tensor_type(node).shape[1]])
             for step in node.attributes["epilogue"]:
                 if step not in joined[number].attributes["epilogue"]:
-                    part = applied(f"nn.{step}", part)
+                    part = apply_operator(f"nn.{step}", part)
             return part
         if node.op != ATTENTION:
             return node
@@ -225,7 +229,7 @@ def with_joined_products(graph: Graph, *, takes_columns: bool = False) -> Graph:
             new_places.append(layout)
         return node.of(tuple(operands), places=tuple(new_places))
 
-    return rewritten_beside(graph, replace) if joined_groups else graph
+    return rewrite_with_originals(graph, replace) if joined_groups else graph
 
 
 def _steps(node: Node) -> tuple[str, ...]:
@@ -240,7 +244,7 @@ def _column_steps(node: Node) -> tuple[str, ...]:
 
 def _candidates(graph: Graph, takes_columns: bool) -> list[Node]:
     """Return products with constant weights whose readers can all read columns."""
-    layouts: dict[Value, list[tuple[Place, int, int]]] = {}
+    layouts: dict[Value, list[tuple[HeadLayout, int, int]]] = {}
     """Product -> the places at which attentions read it, with the number of heads and their size."""
     users, kept = graph.users(), set(graph.outputs)
     for node in graph.nodes():
@@ -277,13 +281,13 @@ def _has_constant_weights(node: Node) -> bool:
     )
 
 
-def _is_in_columns(layout: Place, heads: int, size: int, width: int) -> bool:
+def _is_in_columns(layout: HeadLayout, heads: int, size: int, width: int) -> bool:
     """Return whether a place describes columns of the rows of a matrix."""
     fits = layout.offset + (heads // layout.group - 1) * layout.head + size <= width
     return fits and layout.row in (0, width) and layout.batch % width == 0
 
 
-def _move_layout(layout: Place, width: int, wider: int, start: int) -> Place:
+def _move_layout(layout: HeadLayout, width: int, wider: int, start: int) -> HeadLayout:
     """Return a place in a matrix that has become columns of a wider matrix."""
     return layout._replace(offset=layout.offset + start, batch=layout.batch // width * wider, row=wider)
 

@@ -7,19 +7,28 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.network.graph.integers.scaled import Scale, dequantized, quantized
-from anatune.network.graph.nodes import Constant, Graph, Input, Node, TensorType, Value, rewritten_beside, tensor_type
+from anatune.network.graph.integers.scaled import QuantisationScale, dequantize, quantize
+from anatune.network.graph.nodes import (
+    Constant,
+    Graph,
+    Input,
+    Node,
+    TensorType,
+    Value,
+    rewrite_with_originals,
+    tensor_type,
+)
 from anatune.network.graph.operators import CONVOLUTIONS
 from anatune.network.graph.passes.integers import MAXIMA, MOVES
 from anatune.network.graph.passes.scaling import channel_axis, channel_values
 
-__all__ = ["Layer", "Sites", "scale_for", "sites_of", "with_conversions"]
+__all__ = ["QuantisedLayer", "Sites", "choose_scale", "find_sites", "insert_conversions"]
 
 _LEVELS = 255
 _RECTIFIERS = ("nn.relu", "nn.relu6", "clip", "maximum", "minimum")
 
 
-class Layer(NamedTuple):
+class QuantisedLayer(NamedTuple):
     """A product with constant weights, and the last node that is fused into it: a bias, a rectifier."""
 
     product: Node
@@ -36,14 +45,14 @@ class Sites(NamedTuple):
         The values that become integers: operands of products, and results of convolutions.
     """
 
-    layers: list[Layer]
+    layers: list[QuantisedLayer]
     tensors: list[Value]
 
 
-def sites_of(graph: Graph) -> Sites:
+def find_sites(graph: Graph) -> Sites:
     """Return the places where a graph is quantised; batch norms have been folded into weights before."""
     readers = graph.only_readers()
-    layers: list[Layer] = []
+    layers: list[QuantisedLayer] = []
     tensors: dict[Value, None] = {}
     for node in graph.nodes():
         if not _is_product(node):
@@ -51,7 +60,7 @@ def sites_of(graph: Graph) -> Sites:
         end = node
         while (user := readers.get(end)) is not None and _is_fused(user, end):
             end = user
-        layers.append(Layer(node, end))
+        layers.append(QuantisedLayer(node, end))
         data = node.arguments[0]
         if not isinstance(data, Constant):
             tensors[data] = None
@@ -77,14 +86,14 @@ def _is_fused(user: Node, before: Node) -> bool:
     )
 
 
-def scale_for(low: float, high: float) -> Scale:
+def choose_scale(low: float, high: float) -> QuantisationScale:
     """Return the scale that maps numbers from `low` to `high` to uint8; the range includes 0."""
     low, high = min(low, 0.0), max(high, 0.0)
     scale = np.float32((high - low) / _LEVELS or 1.0)
-    return Scale(np.asarray(scale), np.asarray(np.clip(np.rint(-low / scale), 0, _LEVELS), np.int32))
+    return QuantisationScale(np.asarray(scale), np.asarray(np.clip(np.rint(-low / scale), 0, _LEVELS), np.int32))
 
 
-def with_conversions(graph: Graph, scales: Mapping[Value, Scale]) -> tuple[Graph, dict[Value, Value]]:
+def insert_conversions(graph: Graph, scales: Mapping[Value, QuantisationScale]) -> tuple[Graph, dict[Value, Value]]:
     """Return a graph that quantises some values, and the weights of the products that read them.
 
     Weights get a scale for each output, so that the largest weight of an output becomes 127 or -127.
@@ -101,8 +110,8 @@ def with_conversions(graph: Graph, scales: Mapping[Value, Scale]) -> tuple[Graph
     all_scales = dict(scales)
     new: dict[Value, Value] = {}
 
-    def convert(value: Value, scale: Scale) -> Value:
-        return dequantized(quantized(value, scale, "uint8"), scale)
+    def convert(value: Value, scale: QuantisationScale) -> Value:
+        return dequantize(quantize(value, scale, "uint8"), scale)
 
     first = {value: convert(value, scales[value]) for value in graph.inputs if value in scales}
 
@@ -118,7 +127,7 @@ def with_conversions(graph: Graph, scales: Mapping[Value, Scale]) -> tuple[Graph
             result = convert(result, all_scales[old])
         return result
 
-    return rewritten_beside(graph, replace, new), new
+    return rewrite_with_originals(graph, replace, new), new
 
 
 def _quantised_weight(node: Node) -> Node:
@@ -129,4 +138,4 @@ def _quantised_weight(node: Node) -> Node:
     largest = np.abs(array).max(axis=others, keepdims=True).astype(np.float64)
     scale = (np.where(largest > 0, largest, 1.0) / 127).astype(np.float32)
     integers = np.clip(np.rint(array / scale), -127, 127).astype(np.int8)
-    return dequantized(Constant(integers), Scale(scale, np.zeros((), np.int32)))
+    return dequantize(Constant(integers), QuantisationScale(scale, np.zeros((), np.int32)))

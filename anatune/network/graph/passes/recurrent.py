@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from anatune.network.graph.building import concat, padded, permute, reshape, sliced
-from anatune.network.graph.nodes import Graph, Node, Value, rewritten, tensor_type
+from anatune.network.graph.building import concat, pad_tensor, permute, reshape, slice_axes
+from anatune.network.graph.nodes import Graph, Node, Value, rewrite_graph, tensor_type
 from anatune.network.graph.operators import RECURRENCE, RECURRENT, UNITS
 from anatune.network.graph.recurrent import GATES, layer_of, unroll
 
@@ -23,18 +23,19 @@ def block_recurrent_weights(graph: Graph) -> Graph:
             [(0, 2), (2, 3)] if node.attributes["kind"] == "gru" and not node.attributes["is_late"] else [(0, count)]
         )
         blocks = [
-            _to_blocks(sliced(weight, [1], [first * hidden], [last * hidden]), last - first) for first, last in parts
+            _to_blocks(slice_axes(weight, [1], [first * hidden], [last * hidden]), last - first)
+            for first, last in parts
         ]
         return Node(RECURRENCE, (inputs, *blocks, *others), node.type, node.attributes)
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def _to_blocks(weight: Value, gates: int) -> Value:
     """Return weights (hidden, gates * hidden) as (blocks, hidden, gates, units), with zeros after the last unit."""
     hidden = tensor_type(weight).shape[0]
     blocks = -(-hidden // UNITS)
-    whole = padded(reshape(weight, (hidden, gates, hidden)), (0, 0, 0), (0, 0, blocks * UNITS - hidden))
+    whole = pad_tensor(reshape(weight, (hidden, gates, hidden)), (0, 0, 0), (0, 0, blocks * UNITS - hidden))
     return permute(reshape(whole, (hidden, gates, blocks, UNITS)), (2, 0, 1, 3))
 
 
@@ -47,4 +48,4 @@ def unroll_recurrent_layers(graph: Graph) -> Graph:
         steps, ends = unroll(*layer_of(node))
         return concat([steps, *(reshape(state, (1, *tensor_type(state).shape)) for state in ends)], 0)
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)

@@ -19,16 +19,16 @@ from anatune.network.graph.nodes import (
     Scalar,
     TensorType,
     Value,
+    drop_repeats,
     is_unknown,
-    once,
-    rewritten,
-    rewritten_beside,
+    rewrite_graph,
+    rewrite_with_originals,
     tensor_type,
 )
 from anatune.network.graph.operators import CONCAT, DIVISIONS, DIVISOR, LAYER_NORM, SCATTER, SOFTMAX
 from anatune.network.graph.passes.simplify import reshape_value, source_of
 
-__all__ = ["fuse_rows", "lower_concatenations", "with_checked_divisors", "with_scatters", "without_rows"]
+__all__ = ["check_divisors", "expand_rows", "fuse_rows", "lower_concatenations", "lower_scatters"]
 
 _DTYPE = "float32"
 
@@ -47,10 +47,10 @@ def fuse_rows(graph: Graph) -> Graph:
             return _layer_norm(node)
         return node
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
-def with_scatters(graph: Graph) -> Graph:
+def lower_scatters(graph: Graph) -> Graph:
     """Return a graph whose scatters are anatune's, with indices that are not repeated for all elements of a row."""
 
     def replace(node: Node) -> Value:
@@ -67,13 +67,13 @@ def with_scatters(graph: Graph) -> Graph:
             indices = reshape_value(indices.arguments[0], (1,) * (rank - len(before)) + before)
         return Node(SCATTER, (data, indices, updates), node.type, node.attributes)
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 _PUT = ("add", "max", "min", "mul", "update")
 
 
-def with_checked_divisors(graph: Graph) -> Graph:
+def check_divisors(graph: Graph) -> Graph:
     """Return a graph in which integer divisions check their divisors, unless these are known not to be zero."""
     checked: dict[tuple[Value, str], Node] = {}
 
@@ -88,7 +88,7 @@ def with_checked_divisors(graph: Graph) -> Graph:
         divisor = Node(DIVISOR, (second,), tensor_type(second), {"operator": node.op})
         return node.of((first, checked.setdefault((second, node.op), divisor)))
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def lower_concatenations(graph: Graph) -> Graph:
@@ -112,7 +112,7 @@ def lower_concatenations(graph: Graph) -> Graph:
             inner[result] = whole
         return result
 
-    return rewritten_beside(graph, replace)
+    return rewrite_with_originals(graph, replace)
 
 
 def _softmax(node: Node) -> Value:
@@ -126,7 +126,7 @@ def _softmax(node: Node) -> Value:
                 break
     if isinstance(mask, Constant):
         mask = _drop_mask_repeats(mask)
-        mask = mask if once(mask.array).any() else None
+        mask = mask if drop_repeats(mask.array).any() else None
     if isinstance(data, Node) and data.op == "multiply" and isinstance(data.arguments[1], Constant):
         factor = data.arguments[1].array
         if factor.size == 1 and data.arguments[0].type == data.type:
@@ -174,7 +174,7 @@ def _fuse_guard(node: Node) -> Value | None:
     if isinstance(zeros, Node) and zeros.op == "broadcast_to":
         zeros = zeros.arguments[0]
     inner = softmax.arguments[0] if isinstance(softmax, Node) and softmax.op == "reshape" else None
-    is_zero = isinstance(zeros, Constant) and not once(zeros.array).any()
+    is_zero = isinstance(zeros, Constant) and not drop_repeats(zeros.array).any()
     if not (is_zero and isinstance(inner, Node) and inner.op == SOFTMAX and softmax.type == node.type):
         return None
     if isinstance(condition, Node) and condition.op == "isnan" and condition.arguments[0] is softmax:  # ONNX
@@ -248,7 +248,7 @@ def _concat(node: Node, parts: list[Value], axis: int) -> Value:
     return reshape_value(result, shape)
 
 
-def without_rows(graph: Graph) -> Graph:
+def expand_rows(graph: Graph) -> Graph:
     """Return a graph whose softmaxes and layer norms are standard operators again."""
 
     def replace(node: Node) -> Value:
@@ -258,7 +258,7 @@ def without_rows(graph: Graph) -> Graph:
             return _expand_norm(node)
         return node
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def _expand_softmax(node: Node) -> Value:
@@ -276,7 +276,7 @@ def _expand_softmax(node: Node) -> Value:
     result = building.softmax(data, 1)
     if not attrs["zero_rows"]:
         return result
-    most = building.reduced("max", data, (1,), keepdims=True)
+    most = building.reduce_axes("max", data, (1,), keepdims=True)
     empty = building.elementwise("equal", most, -np.inf)
     zeros = Constant(np.zeros((1, 1), np.float32))
     condition, nothing = (building.broadcast(value, (rows, length)) for value in (empty, zeros))

@@ -12,11 +12,11 @@ from anatune.network.graph.nodes import (
     Node,
     TensorType,
     Value,
-    rewritten,
-    rewritten_beside,
+    rewrite_graph,
+    rewrite_with_originals,
     tensor_type,
 )
-from anatune.network.graph.operators import CONVOLUTIONS, applied
+from anatune.network.graph.operators import CONVOLUTIONS, apply_operator
 
 __all__ = ["channel_axis", "channel_values", "fold_batch_norms", "fold_scales", "move_scalars_last"]
 
@@ -76,10 +76,10 @@ def fold_batch_norms(graph: Graph) -> Graph:
             shift = shift + beta
         kind = tensor_type(data)
         rank, axis = len(kind.shape), norm.attributes["axis"] % len(kind.shape)
-        scaled = applied("multiply", data, _broadcast_along(factor.astype(kind.dtype), rank, axis))
-        return applied("add", scaled, _broadcast_along(shift.astype(kind.dtype), rank, axis))
+        scaled = apply_operator("multiply", data, _broadcast_along(factor.astype(kind.dtype), rank, axis))
+        return apply_operator("add", scaled, _broadcast_along(shift.astype(kind.dtype), rank, axis))
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def move_scalars_last(graph: Graph) -> Graph:
@@ -101,9 +101,9 @@ def move_scalars_last(graph: Graph) -> Graph:
             inner.append(argument)
         if all(one is other for one, other in zip(inner, node.arguments, strict=True)):
             return node
-        return applied("multiply", node.of(tuple(inner)), Constant(np.asarray(factor, node.type.dtype)))
+        return apply_operator("multiply", node.of(tuple(inner)), Constant(np.asarray(factor, node.type.dtype)))
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def fold_scales(graph: Graph) -> Graph:
@@ -126,7 +126,7 @@ def fold_scales(graph: Graph) -> Graph:
             alone.add(result)
         return result
 
-    return rewritten_beside(graph, replace)
+    return rewrite_with_originals(graph, replace)
 
 
 def _scale_weights(node: Node, alone: set[Value]) -> Value | None:
@@ -139,7 +139,7 @@ def _scale_weights(node: Node, alone: set[Value]) -> Value | None:
         if inner is None:
             return None
         sums = _round_like(data.arguments[1].array.astype(np.float64) * factors.array, data.arguments[1].array)
-        return None if sums is None else applied("add", inner, Constant(sums))
+        return None if sums is None else apply_operator("add", inner, Constant(sums))
     axis = channel_axis(data)
     if axis is None:
         return None
@@ -171,7 +171,7 @@ def _join_sums(node: Node, alone: set[Value]) -> Value | None:
     if (abs(exact) < _CANCELLED * abs(second.array)).all():  # the sum rounds its operand: (x + c) - c
         return None
     total = _round_like(exact, second.array)
-    return None if total is None else applied("add", data.arguments[0], Constant(total))
+    return None if total is None else apply_operator("add", data.arguments[0], Constant(total))
 
 
 def _round_like(exact: Array, like: Array) -> Array | None:

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from anatune.network.graph.folding import computed
+from anatune.network.graph.folding import fold
 from anatune.network.graph.nodes import (
     ITEM,
     Argument,
@@ -19,18 +19,18 @@ from anatune.network.graph.nodes import (
     Shape,
     TensorType,
     Value,
+    drop_repeats,
     is_unknown,
-    mapped,
-    once,
-    rewritten,
+    map_argument,
+    rewrite_graph,
     tensor_type,
 )
-from anatune.network.graph.operators import OPERATORS, applied, operator_of
+from anatune.network.graph.operators import OPERATORS, apply_operator, find_operator
 
-__all__ = ["permuted", "reshape_value", "simplified", "source_of"]
+__all__ = ["permute_value", "reshape_value", "simplify", "source_of"]
 
 
-def simplified(graph: Graph) -> Graph:
+def simplify(graph: Graph) -> Graph:
     """Return a graph without operators on constants, identities, repeated computations, and equal constants.
 
     Equal constants are frequent: importers and passes copy weights that are read several times.
@@ -42,14 +42,14 @@ def simplified(graph: Graph) -> Graph:
         return _find_twin(argument, constants) if isinstance(argument, Constant) else argument
 
     def replace(node: Node) -> Value:
-        shared_node = node.of(mapped(node.arguments, shared))
+        shared_node = node.of(map_argument(node.arguments, shared))
         key = _node_key(shared_node)
         if key not in results:
             new = _simplify_node(shared_node)
             results[key] = results.setdefault(_node_key(new), new) if isinstance(new, Node) else shared(new)
         return results[key]
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def _find_twin(value: Constant, constants: dict[Hashable, list[Constant]]) -> Constant:
@@ -74,18 +74,18 @@ def _may_be_nan(value: Argument) -> bool:
 def _same_bits(first: Array, second: Array) -> bool:
     """Return whether arrays of one type hold the same bits, so that NaNs and signed zeros count as numbers."""
     if first.strides == second.strides:  # compare repeated elements only once
-        first, second = once(first), once(second)
+        first, second = drop_repeats(first), drop_repeats(second)
     return first.tobytes() == second.tobytes()
 
 
 def reshape_value(value: Value, shape: tuple[int, ...]) -> Value:
     """Return a value in another shape with as many elements: itself, a constant, or one reshape."""
-    return _simplify_node(applied("reshape", value, Shape(shape)))
+    return _simplify_node(apply_operator("reshape", value, Shape(shape)))
 
 
-def permuted(value: Value, axes: tuple[int, ...]) -> Value:
+def permute_value(value: Value, axes: tuple[int, ...]) -> Value:
     """Return a value with its dimensions in another order."""
-    return _simplify_node(applied("permute_dims", value, axes=axes))
+    return _simplify_node(apply_operator("permute_dims", value, axes=axes))
 
 
 def _simplify_node(node: Node) -> Value:
@@ -99,8 +99,8 @@ def _simplify_node(node: Node) -> Value:
     if node.op == "concat" and isinstance(first, tuple) and len(first) == 1:
         return first[0]  # type: ignore[no-any-return]
     if not isinstance(first, Value):
-        return computed(node)
-    if operator_of(node).is_conversion and first.type == node.type:
+        return fold(node)
+    if find_operator(node).is_conversion and first.type == node.type:
         return first
     if node.op == "reshape" and isinstance(first, Node) and first.op == "reshape":
         return reshape_value(first.arguments[0], node.arguments[1])
@@ -112,8 +112,8 @@ def _simplify_node(node: Node) -> Value:
         if moved == sorted(moved):  # only dimensions of size 1 change their position
             return reshape_value(first, tensor_type(node).shape)
         if isinstance(first, Node) and first.op == "permute_dims":
-            return permuted(first.arguments[0], tuple(first.attributes["axes"][axis] for axis in axes))
-    return computed(node)
+            return permute_value(first.arguments[0], tuple(first.attributes["axes"][axis] for axis in axes))
+    return fold(node)
 
 
 def source_of(value: Value) -> Value:
@@ -134,7 +134,7 @@ def _simplify_split(node: Node, split: Node) -> Value:
     end, size = int(ends[node.attributes["index"]]), tensor_type(node).shape[axis]
     numbers = tuple((Scalar(number, "int64"),) for number in (axis, end - size, end, 1))
     kind = OPERATORS["strided_slice"].kind
-    return computed(Node("strided_slice", (data, *numbers), node.type, {"assume_inbound": False}, kind))
+    return fold(Node("strided_slice", (data, *numbers), node.type, {"assume_inbound": False}, kind))
 
 
 def _drop_empty_parts(node: Node) -> Node:
@@ -153,10 +153,10 @@ def _use_single_weight(node: Node) -> Value:
     data, weight = node.arguments
     shape, kind = weight.array.shape, tensor_type(data).shape
     if len(shape) < 3 or kind[:-2] != tensor_type(node).shape[:-2]:
-        return computed(node)
+        return fold(node)
     first = weight.array[(0,) * (len(shape) - 2)]
     if not np.array_equal(weight.array, np.broadcast_to(first, shape)):
-        return computed(node)
+        return fold(node)
     return node.of((data, Constant(first)))
 
 
@@ -165,16 +165,16 @@ def _normalise_form(node: Node) -> Node:
 
     A comparison of a value with itself becomes ``isnan``, because TVM folds ``x != x`` to false.
     """
-    operator = operator_of(node)
+    operator = find_operator(node)
     if operator.is_reshape and isinstance(node.arguments[0], Value):
-        return applied("reshape", node.arguments[0], Shape(tensor_type(node).shape))
+        return apply_operator("reshape", node.arguments[0], Shape(tensor_type(node).shape))
     if node.op == "permute_dims":
         rank, axes = len(tensor_type(node).shape), node.attributes.get("axes")
         order = tuple(reversed(range(rank)) if axes is None else (axis % rank for axis in axes))
-        return node if order == axes else applied(node.op, *node.arguments, axes=order)
+        return node if order == axes else apply_operator(node.op, *node.arguments, axes=order)
     if node.op in ("equal", "not_equal") and node.arguments[0] is node.arguments[1] and _may_be_nan(node.arguments[0]):
-        differs = applied("isnan", node.arguments[0])
-        return differs if node.op == "not_equal" else applied("logical_not", differs)
+        differs = apply_operator("isnan", node.arguments[0])
+        return differs if node.op == "not_equal" else apply_operator("logical_not", differs)
     if operator.commutes and isinstance(node.arguments[0], Constant):
         first, second = node.arguments
         if not isinstance(second, Constant):

@@ -8,7 +8,7 @@ import numpy as np
 
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.core.workload.number_formats import BYTE_DTYPES
-from anatune.network.graph.folding import value_of
+from anatune.network.graph.folding import evaluate_node
 from anatune.network.graph.nodes import (
     Array,
     Constant,
@@ -18,11 +18,11 @@ from anatune.network.graph.nodes import (
     Scalar,
     TensorType,
     Value,
-    rewritten,
+    iterate_values,
+    rewrite_graph,
     tensor_type,
-    values_in,
 )
-from anatune.network.graph.operators import QUANTIZE, operator_of
+from anatune.network.graph.operators import QUANTIZE, find_operator
 
 __all__ = ["replace_by_tables"]
 
@@ -52,7 +52,7 @@ def replace_by_tables(graph: Graph) -> Graph:
         origins[lookup or node] = origin
         return lookup or node
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)
 
 
 def _is_byte(value: Value) -> bool:
@@ -61,7 +61,7 @@ def _is_byte(value: Value) -> bool:
 
 def _find_origin(node: Node, origins: Mapping[Value, Value]) -> Value | None:
     """Return the only 8-bit integer tensor that a node is an elementwise function of, or None."""
-    if operator_of(node).layout != "elementwise" or not isinstance(node.type, TensorType):
+    if find_operator(node).layout != "elementwise" or not isinstance(node.type, TensorType):
         return None
     origin: Value | None = None
     for argument in node.arguments:
@@ -87,7 +87,7 @@ def _make_lookup(node: Node, origin: Value) -> Node | None:
     codes = np.arange(low, high + 1).astype(tensor_type(origin).dtype)
     arrays: dict[Value, Array] = {origin: codes}
     for link in chain:
-        array = value_of(link.of(link.arguments, TensorType(codes.shape, tensor_type(link).dtype)), arrays)
+        array = evaluate_node(link.of(link.arguments, TensorType(codes.shape, tensor_type(link).dtype)), arrays)
         if array is None:
             return None
         arrays[link] = array
@@ -102,7 +102,7 @@ def _nodes_between(node: Node, origin: Value) -> list[Node]:
     def visit(link: Value) -> None:
         if link is origin or link in chain or not isinstance(link, Node):
             return
-        for value in values_in(link.arguments):
+        for value in iterate_values(link.arguments):
             visit(value)
         chain[link] = None
 

@@ -6,20 +6,20 @@ import math
 
 import numpy as np
 
-from anatune.core.sizes import at_run_time
-from anatune.core.workload.orders import Order, order_named
-from anatune.network.graph.building import reduced
+from anatune.core.sizes import is_run_time
+from anatune.core.workload.orders import Order, parse_order
+from anatune.network.graph.building import reduce_axes
 from anatune.network.graph.nodes import (
     Constant,
     Graph,
     Node,
     TensorType,
     Value,
-    rewritten,
-    rewritten_beside,
+    rewrite_graph,
+    rewrite_with_originals,
     tensor_type,
 )
-from anatune.network.graph.operators import CONVOLUTION, WINDOW, operator_of
+from anatune.network.graph.operators import CONVOLUTION, WINDOW, find_operator
 from anatune.network.graph.orders import image_sizes
 from anatune.network.graph.passes.scaling import channel_values
 from anatune.network.graph.passes.simplify import reshape_value
@@ -55,22 +55,22 @@ def lower_windows(graph: Graph) -> Graph:
             return node
         if node.op == CONVOLUTION:
             return _lower_depthwise(node)
-        operator = operator_of(node)
+        operator = find_operator(node)
         if (node.op == "add" or WINDOW in operator.fused_into) and node.arguments[0] in ends:
             return _fuse_step(node, ends[node.arguments[0]])
         if operator.own == WINDOW and node.attributes["out_layout"] in (None, "", node.attributes["layout"]):
-            order = order_named(node.attributes["layout"], 1 if node.op.endswith("1d") else 2)
+            order = parse_order(node.attributes["layout"], 1 if node.op.endswith("1d") else 2)
             if order is not None and (order.is_last or order.block):
                 return _lower_adaptive_pool(node, order) if node.op in _ADAPTIVE else _lower_pool(node, order)
         return node
 
-    return rewritten_beside(graph, replace)
+    return rewrite_with_originals(graph, replace)
 
 
 def _is_open(node: Node) -> bool:
     """Return whether a size other than the batch is known only at run time."""
     kinds = [node.type, *(value.type for value in node.arguments[:1] if isinstance(value, Value))]
-    return any(isinstance(kind, TensorType) and at_run_time(kind.shape[1:]) for kind in kinds)
+    return any(isinstance(kind, TensorType) and is_run_time(kind.shape[1:]) for kind in kinds)
 
 
 def _fuse_step(node: Node, window: Node) -> Value:
@@ -79,7 +79,7 @@ def _fuse_step(node: Node, window: Node) -> Value:
     if node.type != tensor_type(node.arguments[0]):
         return node
     operands: tuple[Value, ...] = ()
-    step = operator_of(node).word
+    step = find_operator(node).word
     if node.op == "add":
         step = "bias"
         values = channel_values(node.arguments[1], shape, len(shape) - 1)
@@ -187,13 +187,13 @@ def replace_global_pools(graph: Graph) -> Graph:
         if node.op not in _ADAPTIVE or tensor_type(node).dtype != _DTYPE:
             return node
         image = 1 if node.op.endswith("1d") else 2
-        order = order_named(node.attributes["layout"], image)
+        order = parse_order(node.attributes["layout"], image)
         if order is None:
             return node
         first = 1 if order.is_last else 2
         axes = range(first, first + image)
         if any(tensor_type(node).shape[axis] != 1 for axis in axes):
             return node
-        return reduced("mean", node.arguments[0], list(axes), keepdims=True)
+        return reduce_axes("mean", node.arguments[0], list(axes), keepdims=True)
 
-    return rewritten(graph, replace)
+    return rewrite_graph(graph, replace)

@@ -8,7 +8,7 @@ import numpy as np
 
 from anatune.arguments import plain_array
 from anatune.errors import AnatuneError, WorkloadError
-from anatune.network.graph.nodes import Array, TensorType, unknown
+from anatune.network.graph.nodes import Array, TensorType, make_unknown
 from anatune.untyped import TorchTensor
 
 __all__ = ["any_array", "array_of_torch", "torch_of_array"]
@@ -36,7 +36,7 @@ def array_of_torch(tensor: TorchTensor, name: str = "a constant", error: type[An
         dtype = str(tensor.dtype).removeprefix("torch.")
         if dtype == "bfloat16":
             import_module("ml_dtypes")
-        return unknown(TensorType(tuple(tensor.shape), dtype))
+        return make_unknown(TensorType(tuple(tensor.shape), dtype))
     try:
         detached = tensor.detach().cpu()
         if detached.is_neg() or detached.is_conj():  # NumPy has no negation and conjugation bits

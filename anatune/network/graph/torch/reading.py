@@ -23,7 +23,7 @@ from anatune.network.graph.torch.call import RefusedError, TorchArgument, TorchC
 from anatune.network.graph.torch.operators import READERS
 from anatune.untyped import ExportedProgram, TorchTensor, fx, sympy
 
-__all__ = ["Symbol", "buffer_of", "graph_of_program", "refused_nodes", "symbols_of_program", "written_by"]
+__all__ = ["Symbol", "graph_of_program", "initial_buffer", "list_mutated", "refused_nodes", "symbols_of_program"]
 
 _DTYPES = (
     "float16", "bfloat16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32",
@@ -50,7 +50,7 @@ def graph_of_program(program: ExportedProgram, name: str, sizes: Mapping[object,
     """Return the graph of an exported program.
 
     Buffers that the program writes to are its last inputs. The new values of these, and of inputs that it writes to,
-    are its last outputs, in the order of `written_by`.
+    are its last outputs, in the order of `list_mutated`.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ def graph_of_program(program: ExportedProgram, name: str, sizes: Mapping[object,
     return reader.graph
 
 
-def written_by(program: ExportedProgram) -> list[tuple[str, bool]]:
+def list_mutated(program: ExportedProgram) -> list[tuple[str, bool]]:
     """Return the targets that a program writes to, in the order of its outputs: (name, whether it is a buffer)."""
     signature = program.graph_signature
     names = {**dict.fromkeys(signature.buffers_to_mutate.values(), True)}
@@ -80,7 +80,7 @@ def written_by(program: ExportedProgram) -> list[tuple[str, bool]]:
     return [(spec.target, names[spec.target]) for spec in signature.output_specs if spec.kind.name in _MUTATIONS]
 
 
-def buffer_of(program: ExportedProgram, target: str) -> TorchTensor:
+def initial_buffer(program: ExportedProgram, target: str) -> TorchTensor:
     """Return the initial value of a buffer of a program."""
     return (program.constants if target in program.constants else program.state_dict)[target]
 
@@ -199,7 +199,7 @@ class _ProgramReader:
         nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
         values: dict[fx.Node, TorchArgument] = {}
         inputs: list[Input] = []
-        written = [target for target, is_buffer in written_by(program) if is_buffer]
+        written = [target for target, is_buffer in list_mutated(program) if is_buffer]
         buffers: dict[str, Input] = {}
         for spec in program.graph_signature.input_specs:
             node = nodes[spec.arg.name]

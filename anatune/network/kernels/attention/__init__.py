@@ -10,9 +10,9 @@ Numbers are float32. The errors relative to float64 are those of the sums of pro
 few ulp of the powers, as for the same steps one by one.
 """
 
-from anatune.network.kernels.attention.kernel import AttentionKernel, Blocks, pitch, tile_rows, tile_schedule
+from anatune.network.kernels.attention.kernel import AttentionKernel, QueryBlocks, pitch, tile_rows, tile_schedule
 
-__all__ = ["AttentionKernel", "Blocks", "attention_program", "pitch", "tile_rows", "tile_schedule"]
+__all__ = ["AttentionKernel", "QueryBlocks", "attention_program", "pitch", "tile_rows", "tile_schedule"]
 
 
 def attention_program(kernel: AttentionKernel, name: str, lanes: int, threads: int) -> tuple[str, str]:

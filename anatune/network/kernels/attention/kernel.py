@@ -8,15 +8,15 @@ import msgspec
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import Schedule
-from anatune.core.sizes import at_run_time
+from anatune.core.sizes import is_run_time
 from anatune.core.workload.operators import matmul
 from anatune.templates.cpu.program.layout import PITCH_ELEMENTS
 
-__all__ = ["AttentionKernel", "Blocks", "pitch", "tile_rows", "tile_schedule"]
+__all__ = ["AttentionKernel", "QueryBlocks", "pitch", "tile_rows", "tile_schedule"]
 
 
 @dataclass(frozen=True)
-class Blocks:
+class QueryBlocks:
     """Blocks of queries that are computed in the same way.
 
     Attributes
@@ -72,7 +72,7 @@ class AttentionKernel:
     scale: float
     mask_rows: int
     zero_rows: bool
-    blocks: tuple[Blocks, ...]
+    blocks: tuple[QueryBlocks, ...]
     parts: int = 1
     block: int = 0
     causal: int | None = None
@@ -80,12 +80,12 @@ class AttentionKernel:
     @property
     def is_open(self) -> bool:
         """Return whether the number of queries or keys, or a stride of rows, is known only at run time."""
-        return at_run_time((self.queries, self.keys, tuple(place[3] for place in self.places)))
+        return is_run_time((self.queries, self.keys, tuple(place[3] for place in self.places)))
 
 
 def pitch(length: int, lanes: int) -> int:
     """Return the stride of rows of `length` in a buffer, in elements: whole vectors, and no power of 2."""
-    if at_run_time(length):
+    if is_run_time(length):
         return (length + 2 * lanes - 1) // (2 * lanes) * (2 * lanes) + lanes
     padded = -(-length // lanes) * lanes
     return padded + lanes if padded % PITCH_ELEMENTS == 0 else padded

@@ -7,9 +7,9 @@ they read the last key again. The results for those keys are stored, but nobody 
 from __future__ import annotations
 
 from anatune.core.sizes import symbols_of
-from anatune.emit.kernels import Function, finished, start_function, starts_of
+from anatune.emit.kernels import Function, element_addresses, finish_function, start_function
 from anatune.emit.llvm import LlvmCode
-from anatune.emit.llvm_types import number_of
+from anatune.emit.llvm_types import write_size
 
 __all__ = ["write_dots", "write_transpose"]
 
@@ -30,7 +30,7 @@ def write_transpose(lanes: int, dim: int, row: int, turned_row: int, name: str) 
         rows = [code.load_vector(code.address(key, _FLOAT, first), _FLOAT, 1, used) for key in keys]
         for column_index, column in enumerate(code.transpose(rows)[:used], first):
             code.store_vector(column, code.address(target, _FLOAT, column_index * turned_row), _FLOAT, lanes)
-    return finished(code)
+    return finish_function(code)
 
 
 def write_dots(lanes: int, dim: int, row: int, name: str) -> Function:
@@ -47,15 +47,15 @@ def write_dots(lanes: int, dim: int, row: int, name: str) -> Function:
     while len(parts) > 1:
         parts = [code.binary("add", *parts[index : index + 2]) for index in range(0, len(parts), 2)]
     code.store_vector(parts[0], target, _FLOAT, lanes)
-    return finished(code)
+    return finish_function(code)
 
 
 def _begin_function(lanes: int, row: int, tensors: list[str], name: str) -> tuple[LlvmCode, list[str], list[str]]:
     """Begin a function; return its code, the addresses of its tensors, keys first, and the address of each key."""
     code = LlvmCode(lanes, _FLOAT, "multiply_add")
     start_function(code, name, len(tensors), "keys", *sorted(symbols_of(row)), spills=False)
-    starts = starts_of(code, ["float"] * len(tensors))
-    last, stride, keys = code.emit("sub i64 %keys, 1"), number_of(row, code.emit), [starts[0]]
+    starts = element_addresses(code, ["float"] * len(tensors))
+    last, stride, keys = code.emit("sub i64 %keys, 1"), write_size(row, code.emit), [starts[0]]
     for lane in range(1, lanes):
         is_there = code.emit(f"icmp slt i64 {lane}, {last}")
         key_index = code.emit(f"select i1 {is_there}, i64 {lane}, i64 {last}")

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from functools import partial
 
 from anatune.core.schedule import Schedule
-from anatune.emit.script import affine
-from anatune.network.kernels.attention.kernel import AttentionKernel, Blocks, pitch
+from anatune.emit.script import write_affine
+from anatune.network.kernels.attention.kernel import AttentionKernel, QueryBlocks, pitch
 from anatune.network.kernels.attention.writer import AttentionWriter, HeadExpressions, kernel_function, scale_step
 from anatune.templates.cpu.program.kernels import Kernels
-from anatune.templates.cpu.program.nest import Part
+from anatune.templates.cpu.program.nest import CallGroup
 from anatune.templates.cpu.program.program import write_calls
 from anatune.templates.cpu.program.register_tile import Microkernel
 
@@ -32,7 +32,8 @@ class PlannedWriter(AttentionWriter):
         """Write the computation of one head, or of a part of its queries."""
         parts = self.kernel.parts
         self.transpose_keys(
-            head.starts[1], self.key_pitch, lambda vector: affine([(self.offset("turned"), 1), (vector, self.lanes)])
+            head.starts[1], self.key_pitch,
+            lambda vector: write_affine([(self.offset("turned"), 1), (vector, self.lanes)]),
         )  # fmt: skip
         number = 0
         for blocks in self.kernel.blocks:
@@ -43,16 +44,20 @@ class PlannedWriter(AttentionWriter):
                 block = f"({skipped} + block * {parts})"
             number += blocks.count
             with self.text.scope(f"for block in range({count}):"):
-                self.block(blocks, head, affine([(block, blocks.rows)], blocks.first))
+                self.block(blocks, head, write_affine([(block, blocks.rows)], blocks.first))
 
-    def block(self, blocks: Blocks, head: HeadExpressions, first: str) -> None:
+    def block(self, blocks: QueryBlocks, head: HeadExpressions, first: str) -> None:
         """Write the scores, powers, and products with the values, of one block of queries from `first` on."""
         scores = self.offset("scores")
         self.product(
             blocks.scores,
             {"A": self.query_row, "B": self.key_pitch, "C": self.score_pitch},
             ["query", "turned", "scores"],
-            [affine([(head.starts[0], 1), (f"({first})", self.kernel.places[0][3])]), self.offset("turned"), scores],
+            [
+                write_affine([(head.starts[0], 1), (f"({first})", self.kernel.places[0][3])]),
+                self.offset("turned"),
+                scores,
+            ],
         )
         self.powers(str(blocks.rows), first, blocks.keys, head)
         self.product(
@@ -74,7 +79,7 @@ class PlannedWriter(AttentionWriter):
     ) -> None:
         """Write a product; if `is_scaled`, each row is multiplied by its factor."""
         kernels = Kernels(schedule, rows, scale_step(schedule.workload.extents["i"]) if is_scaled else [])
-        tiles: list[tuple[dict[str, Part], Microkernel]] = []
+        tiles: list[tuple[dict[str, CallGroup], Microkernel]] = []
         for parts in kernels.tiles():
             microkernel = kernels.microkernel("", parts)
             name = self.function(microkernel, partial(kernel_function, microkernel))

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from functools import partial
 
 from anatune.core.schedule import Schedule
-from anatune.core.sizes import Size, at_run_time, symbols_of
-from anatune.emit.kernels import wide
-from anatune.emit.script import affine
+from anatune.core.sizes import Size, is_run_time, symbols_of
+from anatune.emit.kernels import widen_index
+from anatune.emit.script import write_affine
 from anatune.network.kernels.attention.kernel import AttentionKernel, pitch, tile_rows, tile_schedule
 from anatune.network.kernels.attention.keys import write_dots
 from anatune.network.kernels.attention.writer import AttentionWriter, HeadExpressions, kernel_function, scale_step
@@ -42,11 +42,11 @@ class RunTimeWriter(AttentionWriter):
         padded = (kernel.keys + self.columns - 1) // self.columns * self.columns
         sizes = {"turned": kernel.dim * padded, "scores": blocks.rows * self.score_pitch, "factors": blocks.rows}
         super().__init__(kernel, name, lanes, threads, sizes)
-        is_known = not at_run_time(kernel.queries)
+        is_known = not is_run_time(kernel.queries)
         self.sizes_of_blocks = sizes_of_calls(kernel.queries, blocks.rows) if is_known else range(1, blocks.rows + 1)
         self.apart = self.stride("score_pitch", self.score_pitch)
         self.seen = kernel.keys
-        if at_run_time((kernel.keys, kernel.causal)):
+        if is_run_time((kernel.keys, kernel.causal)):
             self.seen = Size.symbol("seen", int(kernel.keys))
             self.numbers["seen"] = "seen"
 
@@ -54,7 +54,7 @@ class RunTimeWriter(AttentionWriter):
         """Write the computation of one head, or of a part of its queries."""
         kernel, text = self.kernel, self.text
         queries, parts, count = kernel.queries, kernel.parts, self.blocks.count
-        is_unknown = at_run_time(queries)
+        is_unknown = is_run_time(queries)
         if is_unknown or queries > _FEW:
             with text.scope(f"if {queries} > {_FEW}:" if is_unknown else ""):
                 self.transpose_keys(head.starts[1], self.columns, self.panel)
@@ -91,8 +91,8 @@ class RunTimeWriter(AttentionWriter):
         """Write the scores of a few queries, one by one."""
         name = self.function("dots", partial(write_dots, self.lanes, self.kernel.dim, self.key_row))
         with self.text.scope("for r in range(rows):"):
-            query = affine([(head.starts[0], 1), ("(first + r)", self.kernel.places[0][3])])
-            scores = affine([(self.offset("scores"), 1), ("r", self.score_pitch)])
+            query = write_affine([(head.starts[0], 1), ("(first + r)", self.kernel.places[0][3])])
+            scores = write_affine([(self.offset("scores"), 1), ("r", self.score_pitch)])
             self.loop_over_keys(
                 head.starts[1], name, lambda v: [("scores", f"{scores} + {v} * {self.lanes}"), ("query", query)]
             )  # fmt: skip
@@ -106,7 +106,7 @@ class RunTimeWriter(AttentionWriter):
         for width in range(across, 0, -1):
             vector = f"(({vectors} - {remaining}) + v * {width})" if remaining != vectors else f"(v * {width})"
             tensors = [
-                ("query", affine([(head.starts[0], 1), ("first", query_row)]), self.query_row),
+                ("query", write_affine([(head.starts[0], 1), ("first", query_row)]), self.query_row),
                 ("turned", self.panel(vector), 0),
                 ("scores", f"{self.offset('scores')} + {vector} * {lanes}", self.apart),
             ]
@@ -168,6 +168,6 @@ class RunTimeWriter(AttentionWriter):
         choice = self.function(
             (*tiles.values(), *pitches), lambda name: (choice_ir(name, tiles, self.sizes_of_blocks, pitches), set())
         )  # fmt: skip
-        words = [f"{tensor}.data, {wide(offset)}" for tensor, offset, _ in tensors]
-        words += ["0", *(wide(self.numbers[number]) for number in numbers), wide("rows")]
+        words = [f"{tensor}.data, {widen_index(offset)}" for tensor, offset, _ in tensors]
+        words += ["0", *(widen_index(self.numbers[number]) for number in numbers), widen_index("rows")]
         self.text.line(f'T.evaluate(T.call_extern("void", "{choice}", {", ".join(words)}))')

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 
-from anatune.core.sizes import Size, at_run_time
+from anatune.core.sizes import Size, is_run_time
 from anatune.core.workload.access import Access, Term
-from anatune.emit.kernels import Function, call, loop_over, open_kernel
-from anatune.emit.script import Script, affine
+from anatune.emit.kernels import Function, emit_call, open_kernel, write_loop_head
+from anatune.emit.script import Script, write_affine
 from anatune.network.kernels.attention.kernel import AttentionKernel
 from anatune.network.kernels.attention.keys import write_transpose
 from anatune.network.kernels.rows import RowKernel, mask_row, row_function
@@ -38,7 +38,7 @@ class HeadExpressions:
         self.part = f"({task} % {parts})" if parts > 1 else "0"
         self.batch, self.head = f"({self.whole} // {heads})", f"({self.whole} % {heads})"
         self.starts = [
-            affine([(self.batch, layout[1]), (f"({self.head} // {layout[4]})", layout[2])], layout[0])
+            write_affine([(self.batch, layout[1]), (f"({self.head} // {layout[4]})", layout[2])], layout[0])
             for layout in kernel.places
         ]  # fmt: skip
 
@@ -59,7 +59,7 @@ class AttentionWriter:
     def __init__(self, kernel: AttentionKernel, name: str, lanes: int, threads: int, sizes: dict[str, int]) -> None:
         self.kernel, self.name, self.lanes, self.sizes = kernel, name, lanes, sizes
         self.tasks = kernel.batch * kernel.heads * kernel.parts
-        self.workers = threads if at_run_time(self.tasks) else min(threads, self.tasks)
+        self.workers = threads if is_run_time(self.tasks) else min(threads, self.tasks)
         self.width = kernel.heads * kernel.value_dim
         self.text = Script()
         self.functions: list[Function] = []
@@ -88,9 +88,9 @@ class AttentionWriter:
             text, self.name, "attention", shapes, {name: self.workers * size for name, size in self.sizes.items()}
         )
         share = (self.tasks + self.workers - 1) // self.workers
-        is_uneven = at_run_time(share) or self.workers * share > self.tasks
+        is_uneven = is_run_time(share) or self.workers * share > self.tasks
         with text.scope(
-            loop_over("worker", self.workers, parallel=self.workers > 1),
+            write_loop_head("worker", self.workers, parallel=self.workers > 1),
             f"for turn in range({share}):",
             f"if worker * {share} + turn < {self.tasks}:" if is_uneven else "",
         ):
@@ -103,7 +103,7 @@ class AttentionWriter:
 
     def offset(self, buffer: str) -> str:
         """Return the offset of a worker's part of a buffer."""
-        return affine([("worker", self.sizes[buffer])])
+        return write_affine([("worker", self.sizes[buffer])])
 
     def transpose_keys(self, start: str, turned_row: int, offset_of: Callable[[str], str]) -> None:
         """Write the transposition of the keys (keys, dim) of a head to (dim, keys); `place` maps vectors to offsets."""
@@ -117,8 +117,8 @@ class AttentionWriter:
         keys, lanes = self.kernel.keys, self.lanes
         numbers = [self.numbers["key_row"]] if "key_row" in self.numbers else []
         with self.text.scope(f"for v in range({(keys + lanes - 1) // lanes}):"):
-            here = affine([(start, 1), (f"v * {lanes}", self.kernel.places[1][3])])
-            call(self.text, name, [("key", here), *others("v")], f"T.min({lanes}, {keys} - v * {lanes})", *numbers)
+            here = write_affine([(start, 1), (f"v * {lanes}", self.kernel.places[1][3])])
+            emit_call(self.text, name, [("key", here), *others("v")], f"T.min({lanes}, {keys} - v * {lanes})", *numbers)
 
     def powers(self, rows: str, first: str, keys: int, head: HeadExpressions, *length: str) -> None:
         """Write the computation of powers, and of the factor of each row, from the scores of queries from `first` on.
@@ -132,15 +132,15 @@ class AttentionWriter:
         powers = RowKernel("powers", 1, keys, kernel.scale, int(kernel.mask_rows > 0), kernel.zero_rows)
         name = self.function(powers, lambda name: row_function(powers, name, self.lanes))
         with self.text.scope(f"for r in range({rows}):"):
-            scores = affine([(self.offset("scores"), 1), ("r", self.score_pitch)])
+            scores = write_affine([(self.offset("scores"), 1), ("r", self.score_pitch)])
             arguments = [("scores", scores), ("factors", f"{factors} + r")]
             if kernel.mask_rows:
                 all_rows = kernel.batch * kernel.heads * kernel.queries
                 row = mask_row(
                     f"{head.whole} * {kernel.queries} + {first} + r", all_rows, kernel.mask_rows, kernel.block
                 )  # fmt: skip
-                arguments.insert(1, ("mask", affine([(row, kernel.keys)])))
-            call(self.text, name, arguments, *length)
+                arguments.insert(1, ("mask", write_affine([(row, kernel.keys)])))
+            emit_call(self.text, name, arguments, *length)
 
     def result(self, first: str, head: HeadExpressions) -> str:
         """Return the offset of the result of a query of a head."""

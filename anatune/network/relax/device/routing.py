@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from anatune.emit.buffer import Buffer
-from anatune.network.graph.experts.passes import lead_of
+from anatune.network.graph.experts.passes import header_size
 from anatune.network.relax.device.lowering import PlannedCall
 from anatune.network.relax.device.modules import RestKernel
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
@@ -21,7 +21,7 @@ def plan_route(rows: int, experts: int) -> PlannedCall:
 
 def route_program(rows: int, experts: int) -> TritonProgram:
     """Return the program of ``anatune.route``, which reads ``chosen`` (rows,) int64 and writes ``routed``."""
-    block, lead = min(_MOST_BLOCK, 1 << (rows - 1).bit_length()), lead_of(experts)
+    block, lead = min(_MOST_BLOCK, 1 << (rows - 1).bit_length()), header_size(experts)
     name = f"route_{rows}_rows_to_{experts}"
     load = f"""row = first + tl.arange(0, {block})
         chosen = tl.load(chosen_ptr + row, mask=row < {rows}, other={experts})"""

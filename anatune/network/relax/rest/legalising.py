@@ -7,7 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 
 from anatune.codegen.compat import TvmObject, import_tvm
-from anatune.codegen.formulas import elementary
+from anatune.codegen.formulas import call_elementary
 from anatune.network.relax.rest.nests import known_value
 
 __all__ = ["LEGALISED", "element_call"]
@@ -157,7 +157,7 @@ def element_call(builder: TvmObject, name: str, operands: Sequence[TvmObject]) -
 
     def compute(*tensors: TvmObject) -> TvmObject:
         def element(*indices: TvmObject) -> TvmObject:
-            return elementary(import_tvm(), name, *(tensor(*indices) for tensor in tensors))
+            return call_elementary(import_tvm(), name, *(tensor(*indices) for tensor in tensors))
 
         return te.compute(tensors[0].shape, element, name=f"T_{name}")
 

@@ -22,7 +22,7 @@ from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
 from anatune.numerics.columns import Ints
-from anatune.templates.base.family import Bounds, Floats, Program, ProgramFamily
+from anatune.templates.base.family import FamilyBounds, Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.groups import least_seconds
@@ -219,7 +219,7 @@ class CpuFamily(ProgramFamily):
             seconds[:, index] = np.where((rules == 0) | (rules == CpuRule.parallel_cores), times, np.inf)
         return seconds
 
-    def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:
+    def bounds(self, limits_s: Floats, watch: Watch) -> FamilyBounds:
         """Prove bounds for every schedule of the template at each extent, ranged or not, see `ProgramFamily.bounds`.
 
         Bounds without a search come first. Then the extents whose bounds are furthest from the limits are searched.
@@ -228,7 +228,7 @@ class CpuFamily(ProgramFamily):
         least, is_complete = np.zeros(len(extents)), True
         for index, extent in enumerate(extents):
             if extent not in self._models and watch.is_over:  # models that `times` made are at hand
-                return Bounds(np.minimum(least, limits_s), is_complete=False)
+                return FamilyBounds(np.minimum(least, limits_s), is_complete=False)
             least[index] = self._models_at(extent).least_s
             watch.report(_UNSEARCHED * (index + 1) / len(extents))
         looseness = np.where(np.isfinite(limits_s), limits_s, least) / least
@@ -244,7 +244,7 @@ class CpuFamily(ProgramFamily):
             self._proven_s[extents[index]] = self._search(extents[index], watch)
             watch.report(_UNSEARCHED + (1.0 - _UNSEARCHED) * (number + 1) / len(searched))
         proven = np.array([self._proven_s.get(extent, 0.0) for extent in extents])
-        return Bounds(np.minimum(np.maximum(least, proven), limits_s), is_complete=is_complete)
+        return FamilyBounds(np.minimum(np.maximum(least, proven), limits_s), is_complete=is_complete)
 
     def _search(self, extent: int, watch: Watch) -> float:
         """Return the least time of any schedule at an extent, up to a tie step; 0.0 if the time limit is reached."""

@@ -29,7 +29,7 @@ import math
 import numpy as np
 
 from anatune.templates.base.model import Guarantee, Ranking
-from anatune.templates.base.ranking import Slabs
+from anatune.templates.base.ranking import LegalSlabs
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.model.order import STEP, FirstPoints
 from anatune.templates.cpu.model.points import PointWriter
@@ -92,7 +92,7 @@ def rank(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct:
 
 def rank_exhaustively(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct: bool = False) -> Ranking:
     """Return the ranking of `rank` by evaluating every point of the space, without a time limit."""
-    slabs = Slabs(model, Watch(progress=watch.report if watch else None))
+    slabs = LegalSlabs(model, Watch(progress=watch.report if watch else None))
     numbers, steps = [], []
     for legal_numbers, _, times in slabs:
         numbers.append(legal_numbers)

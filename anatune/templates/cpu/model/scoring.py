@@ -16,7 +16,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import PREDICT, AnalyticalModel, Columns, Floats, Points, Rule, Scores, Shown
-from anatune.templates.base.rules import in_order
+from anatune.templates.base.rules import sort_rules
 from anatune.templates.cpu.model.pack import pack_machine, pack_nest
 from anatune.templates.cpu.space import CpuSpace
 from anatune.templates.cpu.times.columns import NUM_RESULTS, CpuCol, new_chunk
@@ -101,7 +101,7 @@ class CpuScoring(AnalyticalModel):
         is_integer = ACCUMULATOR_DTYPE.get(workload.dtype) == "int32" and workload.body == "multiply_add"
         self.machine = pack_machine(hardware, self.space.dot, is_integer=is_integer)
         core = self.machine.core
-        self.rules = in_order(
+        self.rules = sort_rules(
             CpuRule,
             Rule("microkernel_pairs", "axes that a pair of microkernels covers, beside the SIMD axis", 1),
             *microkernel_rules(core.register_limit * core.registers, core.multiply_add_limit),

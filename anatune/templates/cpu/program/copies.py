@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.core.workload.nest import DTYPE_BYTES, Access, Workload
-from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.emit.script import Script, buffer_type, open_function, whole_region, write_affine
 from anatune.templates.cpu.program.extents import FIXED, Extents
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.layout import Slivers, Strided, SumsOfSlivers
-from anatune.templates.cpu.program.nest import LoopNest, NestLoop, Part
+from anatune.templates.cpu.program.nest import CallGroup, LoopNest, NestLoop
 
 __all__ = ["copy_function", "write_copy"]
 
@@ -141,17 +141,17 @@ class _CopyWriter:
                 count = size if isinstance(size, str) and not self.extents.whole else stop - start
                 self.text.open(f"for d{number} in {loop_kind}({count}):")
                 terms.append((f"d{number}", dimension.pitch))
-                position = affine([(f"d{number}", 1)], start + dimension.low)
+                position = write_affine([(f"d{number}", 1)], start + dimension.low)
             indices[dimension.index] = position
         if at_once:
             last = layout.dimensions[-1]
             for offset in range(last.size):
                 indices[last.index] = str(offset + last.low)
                 value = self._element(indices) if offset < box[-1][1] else self._fill()
-                self.text.line(f"{self.target}[{affine(terms, constant + offset)}] = {value}")
+                self.text.line(f"{self.target}[{write_affine(terms, constant + offset)}] = {value}")
         elif all(stop > start for start, stop in box):
             value = self._fill() if is_border else self._element(indices)
-            self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")
+            self.text.line(f"{self.target}[{write_affine(terms, constant)}] = {value}")
         else:
             self.text.line("T.evaluate(0)")
         self.text.close(self.text.depth - depth)
@@ -177,7 +177,7 @@ class _CopyWriter:
         self.text.close(self.text.depth - depth)
         self.text.close()
 
-    def _sliver(self, layout: Slivers, parts: dict[str, Part], variables: dict[NestLoop, str]) -> None:
+    def _sliver(self, layout: Slivers, parts: dict[str, CallGroup], variables: dict[NestLoop, str]) -> None:
         nest, extents = self.nest, self.extents
         sizes = {axis: options[0].size for axis, options in nest.parts.items()}
         sizes.update({axis: part.size for axis, part in parts.items()})
@@ -221,7 +221,7 @@ class _CopyWriter:
                 unrolled = [
                     (f"k{n}", loop.step) for n, loop in enumerate(layout.walk) if loop[:2] == (group.axis, "unroll")
                 ]
-                conditions.append(f"{affine([*unrolled, ('g', 1)])} < {group.unroll}")
+                conditions.append(f"{write_affine([*unrolled, ('g', 1)])} < {group.unroll}")
         indices = self._indices(position, start)
         for index, (expression, offset, size) in enumerate(
             zip(indices, self.access.offsets, self.access.shape, strict=True)
@@ -235,7 +235,7 @@ class _CopyWriter:
         if conditions:
             joined = " and ".join(f"({condition})" for condition in conditions)
             value = f"T.if_then_else({joined}, {value}, {self._fill()})"
-        self.text.line(f"{self.target}[{affine(terms, constant)}] = {value}")
+        self.text.line(f"{self.target}[{write_affine(terms, constant)}] = {value}")
 
     def _indices(self, position: Mapping[str, Terms], start: Mapping[str, int]) -> list[str]:
         """Return the index of an element along each dimension of the tensor.
@@ -250,7 +250,7 @@ class _CopyWriter:
         indices = []
         for terms, offset in zip(self.access.indices, self.access.offsets, strict=True):
             words = [(name, step * term.coefficient) for term in terms for name, step in position[term.axis]]
-            indices.append(affine(words, offset + sum(start.get(t.axis, 0) * t.coefficient for t in terms)))
+            indices.append(write_affine(words, offset + sum(start.get(t.axis, 0) * t.coefficient for t in terms)))
         return indices
 
     def write_sums(self, layout: SumsOfSlivers) -> None:
@@ -267,7 +267,7 @@ class _CopyWriter:
             self.text.close(self.text.depth - depth)
         self.text.close()
 
-    def _columns(self, layout: SumsOfSlivers, parts: dict[str, Part]) -> None:
+    def _columns(self, layout: SumsOfSlivers, parts: dict[str, CallGroup]) -> None:
         """Write the sums of the columns of one combination of parts."""
         nest, group = self.nest, self.nest.group
         assert group is not None
@@ -295,7 +295,7 @@ class _CopyWriter:
         self.text.line(f"{self.target}_sum[0] = {self.target}_sum[0] + {element}")
         self.text.close(self.text.depth - column_depth)
         base = layout.base + sum(layout.call_stride(axis, part.start, sizes) for axis, part in parts.items())
-        address = affine([(name, stride) for name, _, stride, _, _ in loops], base)
+        address = write_affine([(name, stride) for name, _, stride, _, _ in loops], base)
         for byte in range(DTYPE_BYTES["int32"]):
             moved = f"T.shift_right({self.target}_sum[0] * {-group.shift}, {8 * byte})"
             self.text.line(f'{self.target}[{address} + {byte}] = T.Cast("int8", {moved})')

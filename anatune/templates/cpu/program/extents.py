@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from anatune.core.workload.nest import Access
 from anatune.templates.cpu.program.layout import Slivers, TensorLayout
-from anatune.templates.cpu.program.nest import NestLoop, Part
+from anatune.templates.cpu.program.nest import CallGroup, NestLoop
 
 __all__ = ["EXTENT", "FIXED", "Extents", "OneByOne", "RunTimeExtent"]
 
@@ -53,7 +53,7 @@ class Extents:
         """Return the number of elements of a copy."""
         return layout.size
 
-    def parts(self, axis: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    def parts(self, axis: str, parts: tuple[CallGroup, ...]) -> tuple[CallGroup, ...]:
         """Return the parts for which loops of calls are written; one part if calls share the extent at run time."""
         return parts
 
@@ -67,7 +67,7 @@ class Extents:
         number, words = math.prod(int(word) for word in trips if word != EXTENT), [EXTENT] * trips.count(EXTENT)
         return " * ".join([*words, *[str(number)] * (number > 1 or not words)])
 
-    def calls(self, axis: str, part: Part) -> str:
+    def calls(self, axis: str, part: CallGroup) -> str:
         """Return the number of calls of a part; "" for one call."""
         return str(part.count) if part.count > 1 else ""
 
@@ -197,7 +197,7 @@ class RunTimeExtent(Extents):
             return f"{EXTENT} * {layout.size // self.largest}"
         return layout.size
 
-    def parts(self, axis: str, parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    def parts(self, axis: str, parts: tuple[CallGroup, ...]) -> tuple[CallGroup, ...]:
         """Return the parts for which loops of calls are written: one for the axis."""
         return parts[:1] if axis == self.axis else parts
 
@@ -205,7 +205,7 @@ class RunTimeExtent(Extents):
         """Return the iterations of a loop."""
         return EXTENT if loop.axis == self.axis else super().trips(loop)
 
-    def calls(self, axis: str, part: Part) -> str:
+    def calls(self, axis: str, part: CallGroup) -> str:
         """Return the number of calls of a part; "" for one call."""
         if axis != self.axis:
             return super().calls(axis, part)

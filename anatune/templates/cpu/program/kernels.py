@@ -15,16 +15,16 @@ from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.kernels import vector_attributes
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.layout import Slivers, Strided, SumsOfSlivers, TensorLayout, layout_of
-from anatune.templates.cpu.program.nest import LoopNest, Part, nest_of
+from anatune.templates.cpu.program.nest import CallGroup, LoopNest, nest_of
 from anatune.templates.cpu.program.padding import Skip, border_parts, skipped_products, skips_of
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
 from anatune.templates.cpu.program.register_tile import (
     EpilogueOperand,
     Microkernel,
-    Operand,
     Result,
     RowsAhead,
     Stream,
+    TileOperand,
 )
 from anatune.templates.cpu.rules import cpu_of, words_of
 
@@ -112,14 +112,14 @@ class Kernels:
             if elements > MOST_ELEMENTS:
                 raise BuildError(too_large_text(access.tensor, elements))
 
-        self.parts: dict[str, tuple[Part, ...]] = dict(self.nest.parts)
+        self.parts: dict[str, tuple[CallGroup, ...]] = dict(self.nest.parts)
         for skip in self._skips:
             if skip.is_static:
                 self.parts[skip.axis] = tuple(
                     border_parts(skip, self.parts[skip.axis], self.workload.extents[skip.window])
                 )
 
-    def tiles(self) -> list[dict[str, Part]]:
+    def tiles(self) -> list[dict[str, CallGroup]]:
         """Return every combination of parts in the order of their calls. Each is one microkernel."""
         axes = self.nest.calls
         return [dict(zip(axes, parts, strict=True)) for parts in itertools.product(*(self.parts[a] for a in axes))]
@@ -130,7 +130,7 @@ class Kernels:
         axes = [loop.axis for loop in self.nest.inner]
         return tuple(sorted((axes.index(skip.window), skip) for skip in self._skips if not skip.is_static))
 
-    def microkernel(self, name: str, parts: Mapping[str, Part]) -> Microkernel:
+    def microkernel(self, name: str, parts: Mapping[str, CallGroup]) -> Microkernel:
         """Return the microkernel of the register tile of some parts."""
         nest, workload = self.nest, self.workload
         sizes = {axis: part.size for axis, part in parts.items()}
@@ -143,7 +143,7 @@ class Kernels:
             return tuple(sum(i * s for i, s in zip(row, strides, strict=True)) for row in rows)
 
         operands = tuple(
-            Operand(
+            TileOperand(
                 dtype=layout.dtype,
                 lane_stride=layout.register_stride(nest.simd_axis, sizes),
                 rows=addresses(layout),
@@ -235,7 +235,11 @@ class Kernels:
         return tuple(group.last if step[number] == end else group.size for step in steps)
 
     def _rows_ahead(
-        self, layout: Strided | Slivers, parts: Mapping[str, Part], rows_axes: Sequence[str], sizes: Mapping[str, int]
+        self,
+        layout: Strided | Slivers,
+        parts: Mapping[str, CallGroup],
+        rows_axes: Sequence[str],
+        sizes: Mapping[str, int],
     ) -> RowsAhead | None:
         """Return the rows to prefetch for the next call that reads other rows of an operand; None if there are none."""
         nest = self.nest
@@ -255,7 +259,7 @@ class Kernels:
             return RowsAhead(distance, pitch, count, groups[0][0] if groups else 0)
         return RowsAhead(distance) if pitches[-1][0] == 1 and len(pitches) == 1 else None
 
-    def _distance(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> int:
+    def _distance(self, layout: Strided | Slivers, parts: Mapping[str, CallGroup], sizes: Mapping[str, int]) -> int:
         """Return the distance to the next call that reads other rows of an operand; 0 if there is none."""
         nest = self.nest
         strides = [
@@ -266,7 +270,7 @@ class Kernels:
         return next((stride for stride in strides if stride), 0)
 
     def _new_lines(
-        self, layout: Strided | Slivers, parts: Mapping[str, Part], rows: Sequence[int], sizes: Mapping[str, int]
+        self, layout: Strided | Slivers, parts: Mapping[str, CallGroup], rows: Sequence[int], sizes: Mapping[str, int]
     ) -> tuple[int, ...]:
         """Return the lines of an operand that the next call reads and this one does not.
 
@@ -280,7 +284,9 @@ class Kernels:
         loops = [(loop.extent, layout.loop_stride(loop, sizes)) for loop in (*nest.inner, *nest.unroll)]
         return new_lines(rows, loops, self._distance(layout, parts, sizes), DTYPE_BYTES[layout.dtype])
 
-    def _stream(self, layout: Strided | Slivers, parts: Mapping[str, Part], sizes: Mapping[str, int]) -> Stream | None:
+    def _stream(
+        self, layout: Strided | Slivers, parts: Mapping[str, CallGroup], sizes: Mapping[str, int]
+    ) -> Stream | None:
         """Return the part of the next block of packed elements that each call prefetches.
 
         A block is a sliver for one pass of the reduction, which several calls read. Without prefetches, the whole next

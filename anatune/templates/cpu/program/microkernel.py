@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from anatune.core.hardware.dot import HALF_SUMS, TILES
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
-from anatune.emit.llvm_types import number_of
+from anatune.emit.llvm_types import write_size
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.amx import tile_steps, tile_sums
 from anatune.templates.cpu.program.epilogue import add_earlier_sums, finish
@@ -140,7 +140,7 @@ def choice_ir(
         call_arguments, done = list(arguments), 0
         for share in shares(size, largest):
             for number, distance in enumerate(apart if done else ()):
-                moved = code.emit(f"add i64 %o{number}, {number_of(done * distance, code.emit)}")
+                moved = code.emit(f"add i64 %o{number}, {write_size(done * distance, code.emit)}")
                 call_arguments[number] = f"ptr noalias %p{number}, i64 {moved}"
             code.line(f"  tail call void @{kernels[share].name}({', '.join(call_arguments)})")
             done += share
@@ -218,9 +218,9 @@ def _loops(code: LlvmCode, kernel: Microkernel, bases: list[str], first: Tile, s
             code.line(f"  %d{level}_{row}_{vector} = phi {code.vector} [{value}, %{came_from}]")
         code.line(f"  %next{level} = add nuw nsw i64 %i{level}, 1")
         for i, operand in enumerate(kernel.operands):
-            stride = number_of(operand.loops[level], code.emit)
+            stride = write_size(operand.loops[level], code.emit)
             code.line(f"  %r{level}_{i} = getelementptr {LLVM_TYPE[operand.dtype]}, ptr %q{level}_{i}, i64 {stride}")
-        end = f"%end{level}" if level in kernel.moving else number_of(kernel.trips[level], code.emit)
+        end = f"%end{level}" if level in kernel.moving else write_size(kernel.trips[level], code.emit)
         code.line(f"  %last{level} = icmp eq i64 %next{level}, {end}")
         out = f"latch{level - 1}" if level else "done"
         code.line(f"  br i1 %last{level}, label %{out}, label %head{level}, !llvm.loop !{level}")

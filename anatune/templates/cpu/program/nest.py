@@ -21,7 +21,7 @@ from anatune.errors import SpaceError
 from anatune.templates.cpu.dot import DotGroup, copied_dtypes, dot_group
 from anatune.templates.cpu.rules import ORDER_LEVELS, cpu_of, lanes_of, levels_of, pair_of, words_of
 
-__all__ = ["LoopNest", "NestLoop", "Part", "nest_of", "program_key"]
+__all__ = ["CallGroup", "LoopNest", "NestLoop", "nest_of", "program_key"]
 
 
 class NestLoop(NamedTuple):
@@ -34,7 +34,7 @@ class NestLoop(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Part:
+class CallGroup:
     """A group of `count` calls of `size` elements each, from element `start` of a segment."""
 
     start: int
@@ -75,7 +75,7 @@ class LoopNest(NamedTuple):
     cache: tuple[NestLoop, ...]
     num_outer: int
     calls: tuple[str, ...]
-    parts: dict[str, tuple[Part, ...]]
+    parts: dict[str, tuple[CallGroup, ...]]
     inner: tuple[NestLoop, ...]
     unroll: tuple[NestLoop, ...]
     simd_axis: str
@@ -106,22 +106,22 @@ def _complete_order(order: tuple[str, ...], axes: tuple[str, ...]) -> tuple[str,
     return (*(axis for axis in axes if axis not in order), *(axis for axis in order if axis in axes))
 
 
-def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int, size: int) -> tuple[Part, ...]:
+def _parts(schedule: Schedule, axis: str, lanes: int, is_simd: bool, calls: int, size: int) -> tuple[CallGroup, ...]:
     pair = pair_of(schedule, axis)
     if pair is None:
-        return (Part(0, calls, size),)
+        return (CallGroup(0, calls, size),)
     unit = lanes if is_simd else 1
     first, small, second, large = pair
-    parts = [Part(0, first, small * unit)] if first else []
+    parts = [CallGroup(0, first, small * unit)] if first else []
     if second:
-        parts.append(Part(first * small * unit, second, large * unit))
+        parts.append(CallGroup(first * small * unit, second, large * unit))
     over = sum(part.count * part.size for part in parts) - size
     if over:
         last = parts.pop()
         end = last.start + (last.count - 1) * last.size
         if last.count > 1:
             parts.append(replace(last, count=last.count - 1))
-        parts.append(Part(end, 1, last.size - over))
+        parts.append(CallGroup(end, 1, last.size - over))
     return tuple(parts)
 
 

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from anatune.core.workload.nest import Access, Workload
-from anatune.templates.cpu.program.nest import LoopNest, Part
+from anatune.templates.cpu.program.nest import CallGroup, LoopNest
 
 __all__ = ["Skip", "border_parts", "first_tap", "last_tap", "skipped_products", "skips_of"]
 
@@ -102,9 +102,9 @@ def skips_of(access: Access, nest: LoopNest, workload: Workload) -> tuple[Skip, 
     return tuple(skips)
 
 
-def border_parts(skip: Skip, parts: Sequence[Part], taps: int) -> tuple[Part, ...]:
+def border_parts(skip: Skip, parts: Sequence[CallGroup], taps: int) -> tuple[CallGroup, ...]:
     """Split parts so that calls with outside taps are separate."""
-    split: list[Part] = []
+    split: list[CallGroup] = []
     for part in parts:
         run = 0
         for call in range(part.count):
@@ -114,17 +114,17 @@ def border_parts(skip: Skip, parts: Sequence[Part], taps: int) -> tuple[Part, ..
                 run += 1
                 continue
             if run:
-                split.append(Part(start - run * part.size, run, part.size))
-            split.append(Part(start, 1, part.size))
+                split.append(CallGroup(start - run * part.size, run, part.size))
+            split.append(CallGroup(start, 1, part.size))
             run = 0
         if run:
-            split.append(Part(part.start + (part.count - run) * part.size, run, part.size))
+            split.append(CallGroup(part.start + (part.count - run) * part.size, run, part.size))
     return tuple(split)
 
 
 def skipped_products(
     skips: Sequence[Skip],
-    parts: Mapping[str, Part],
+    parts: Mapping[str, CallGroup],
     axes: Sequence[str],
     rows: Sequence[tuple[int, ...]],
     unroll: Sequence[str],

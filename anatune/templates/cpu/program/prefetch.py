@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.core.sizes import at_run_time
+from anatune.core.sizes import is_run_time
 from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.templates.cpu.program.register_tile import Bases, Microkernel, Result
@@ -163,7 +163,7 @@ def result_lines(kernel: Microkernel, result: Result) -> tuple[int, ...]:
 
     If the addresses of rows are only known at run time, the result is a buffer that is in a cache already.
     """
-    if at_run_time(result.rows):
+    if is_run_time(result.rows):
         return ()
     per_line = LINE_BYTES // DTYPE_BYTES[result.dtype]
     lines: set[int] = set()

@@ -10,19 +10,28 @@ from dataclasses import dataclass
 
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import ACCUMULATOR_DTYPE, DTYPE_BYTES
-from anatune.emit.kernels import wide
-from anatune.emit.script import Script, affine, buffer_type, open_function, shape_tuple, whole_region
+from anatune.emit.kernels import widen_index
+from anatune.emit.script import Script, buffer_type, open_function, shape_tuple, whole_region, write_affine
 from anatune.templates.cpu.program.copies import copy_function, write_copy
 from anatune.templates.cpu.program.extents import EXTENT, FIXED, Extents
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.layout import Slivers, Strided, TensorLayout
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
-from anatune.templates.cpu.program.nest import NestLoop, Part
+from anatune.templates.cpu.program.nest import CallGroup, NestLoop
 from anatune.templates.cpu.program.padding import Skip
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.rules import words_of
 
-__all__ = ["CpuProgram", "Tile", "main_function", "open_program", "packings_of", "program_of", "wide", "write_calls"]
+__all__ = [
+    "CpuProgram",
+    "Tile",
+    "main_function",
+    "open_program",
+    "packings_of",
+    "program_of",
+    "widen_index",
+    "write_calls",
+]
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class CpuProgram:
         return sum((self.largest if name else 1) * int(size) * DTYPE_BYTES[dtype] for name, size, dtype in buffers)
 
 
-Tile = tuple[Mapping[str, Part], Microkernel]
+Tile = tuple[Mapping[str, CallGroup], Microkernel]
 """The parts of each axis that a register tile covers, and its microkernel."""
 
 
@@ -230,13 +239,13 @@ class _CallWriter:
             with self.text.scope(f"for c_{axes[0]} in range({count}):" if count else ""):
                 self.write(list(tiles_of_part), axes[1:])
 
-    def _call(self, parts: Mapping[str, Part], kernel: Microkernel) -> None:
+    def _call(self, parts: Mapping[str, CallGroup], kernel: Microkernel) -> None:
         """Write the call of one microkernel."""
         extents, variables = self.extents, self.variables
         calls = {axis: f"c_{axis}" for axis in self.kernels.nest.calls if extents.calls(axis, parts[axis])}
         addresses = [self._address(layout, origin, parts, calls) for layout, _, origin in self.buffers]
         arguments = [
-            f"{pointer}.data, {wide(affine(*address))}"
+            f"{pointer}.data, {widen_index(write_affine(*address))}"
             for (_, pointer, _), address in zip(self.buffers, addresses, strict=True)
         ]
         arguments.append(self._flags())
@@ -247,12 +256,12 @@ class _CallWriter:
         for operand, (terms, constant) in zip(kernel.operands, addresses, strict=False):
             if operand.stream is not None:
                 shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
-                arguments.append(wide(affine([*terms, *shares], constant + operand.stream.distance)))
-        arguments += [wide(argument) for argument in extents.arguments(calls)]
+                arguments.append(widen_index(write_affine([*terms, *shares], constant + operand.stream.distance)))
+        arguments += [widen_index(argument) for argument in extents.arguments(calls)]
         self.text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
 
     def _address(
-        self, layout: TensorLayout, origin: str, parts: Mapping[str, Part], calls: Mapping[str, str]
+        self, layout: TensorLayout, origin: str, parts: Mapping[str, CallGroup], calls: Mapping[str, str]
     ) -> tuple[list[tuple[str, int]], int]:
         """Return the terms of the address of a tensor, and its constant part."""
         sizes = {axis: part.size for axis, part in parts.items()}
@@ -272,16 +281,16 @@ class _CallWriter:
         position, end = " + ".join(name for name, _ in sums), sum(loop.extent - 1 for _, loop in sums)
         return f'T.Cast("int32", T.Select({position} > 0, 1, 0) + T.Select({position} < {end}, 2, 0))'
 
-    def _taps(self, skip: Skip, part: Part, calls: Mapping[str, str]) -> tuple[str, str]:
+    def _taps(self, skip: Skip, part: CallGroup, calls: Mapping[str, str]) -> tuple[str, str]:
         """Return the first tap inside the tensor and one past the last, as expressions."""
         terms = [(name, loop.step * skip.stride) for loop, name in self.variables.items() if loop.axis == skip.axis]
         if skip.axis in calls:
             terms.append((calls[skip.axis], part.size * skip.stride))
-        low = affine(terms, part.start * skip.stride + skip.offset)
+        low = write_affine(terms, part.start * skip.stride + skip.offset)
         step = skip.dilation
         first = f"T.max(0, ({step - 1} - ({low})) // {step})"
         taps = self.kernels.workload.extents[skip.window]
-        return wide(first), wide(f"T.min({taps}, ({skip.size + step - 1} - ({low})) // {step})")
+        return widen_index(first), widen_index(f"T.min({taps}, ({skip.size + step - 1} - ({low})) // {step})")
 
 
 def _digits(variable: str, loops: Sequence[NestLoop], extents: Extents) -> dict[NestLoop, str]:

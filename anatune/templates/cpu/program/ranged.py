@@ -16,7 +16,7 @@ from anatune.errors import SpaceError
 from anatune.templates.cpu.program.extents import RunTimeExtent
 from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.microkernel import choice_ir, microkernel_ir, module_ir
-from anatune.templates.cpu.program.nest import Part
+from anatune.templates.cpu.program.nest import CallGroup
 from anatune.templates.cpu.program.program import CpuProgram, Tile, main_function, packings_of
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.range_space import most_elements, sizes_of_calls
@@ -82,7 +82,7 @@ def ranged_program(
         parts = dict(zip(others, combination, strict=True))
         by_size: dict[int, Microkernel] = {}
         for size in sizes:
-            part = Part(0, max(repeats, 1), size)
+            part = CallGroup(0, max(repeats, 1), size)
             kernels.parts[axis] = (part,)
             by_size[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
         last = by_size[sizes[-1]]
@@ -93,7 +93,7 @@ def ranged_program(
         if most > 1:
             chosen = replace(chosen, name=f"{prefix}_{number}")
             functions.append((choice_ir(chosen.name, by_size), set()))
-        tiles.append(({axis: Part(0, max(repeats, 1), sizes[-1]), **parts}, chosen))
+        tiles.append(({axis: CallGroup(0, max(repeats, 1), sizes[-1]), **parts}, chosen))
     ahead = frozenset(words_of(schedule, "packed_ahead"))
     parallel = bool(schedule.options.get("parallel", False)) and threads > 1
     packing, packed_sizes = packings_of(kernels, ahead, parallel=parallel)

@@ -18,11 +18,11 @@ __all__ = [
     "Bases",
     "EpilogueOperand",
     "Microkernel",
-    "Operand",
     "Result",
     "RowsAhead",
     "Stream",
     "Tile",
+    "TileOperand",
 ]
 
 Tile = dict[tuple[int, int], str]
@@ -70,7 +70,7 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Operand:
+class TileOperand:
     """The accesses of a microkernel to one operand.
 
     Attributes
@@ -237,7 +237,7 @@ class Microkernel:
     size: int
     body: str
     accumulator: str
-    operands: tuple[Operand, ...]
+    operands: tuple[TileOperand, ...]
     result: Result
     trips: tuple[int, ...]
     moving: tuple[int, ...] = ()

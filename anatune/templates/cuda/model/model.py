@@ -14,10 +14,10 @@ from anatune.templates.cuda.model.features import cuda_features
 from anatune.templates.cuda.model.registers import expected_registers
 from anatune.templates.cuda.model.scoring import CudaScoring
 
-__all__ = ["GpuModel"]
+__all__ = ["CudaModel"]
 
 
-class GpuModel(CudaScoring):
+class CudaModel(CudaScoring):
     """Predicts the time of schedules of `workload` on `hardware`, and ranks them exactly.
 
     The parameters are those of `CudaScoring`.

@@ -13,9 +13,9 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.features import FeatureTable, log2
 from anatune.templates.base.model import PREDICT, Floats, Guarantee, Points, Progress, Ranking, Scores
-from anatune.templates.base.ranking import apart
+from anatune.templates.base.ranking import mark_distinct_times
 from anatune.templates.base.watch import Watch
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.model.ranking import points_within
 from anatune.templates.cuda.pipelined_space import PipelinedSpace
 from anatune.templates.gpu.times.columns import Col
@@ -26,7 +26,7 @@ _EXTRA = 2
 """Number of columns that a point has in addition to those of the template "cuda": stages, pad."""
 
 
-class PipelinedModel(GpuModel):
+class PipelinedModel(CudaModel):
     """Predicts and ranks schedules of the template "pipelined"; otherwise like `CudaModel`.
 
     Raises
@@ -40,7 +40,7 @@ class PipelinedModel(GpuModel):
         space = PipelinedSpace(workload, hardware, self._is_legal, accuracy)
         self.space = space
         self._variants = {
-            (stages, pad): GpuModel(workload, hardware, accuracy, stages=stages, pad=pad)
+            (stages, pad): CudaModel(workload, hardware, accuracy, stages=stages, pad=pad)
             for stages, pad in itertools.product(space.stage_counts, space.pads)
         }
 
@@ -107,7 +107,7 @@ class PipelinedModel(GpuModel):
         points, times, order = self._merge([ranking.points for ranking in rankings])
         num_alike = None
         if distinct:
-            first = apart(times)
+            first = mark_distinct_times(times)
             num_alike = _count_alike([ranking.num_alike for ranking in rankings], order, first)[:top_k]
             points = points[first]
         counts = [ranking.num_legal for ranking in rankings]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.ranges import RangedWorkload
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.model.scoring import least_time_s
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, PREDICT, run_points
 from anatune.templates.gpu.pack import pack_chunk, pack_nest
@@ -60,7 +60,7 @@ class RangedTiles:
 
     def __init__(self, workload: RangedWorkload, hardware: GpuSpec) -> None:
         self.workload, self.hardware = workload, hardware
-        self.model = GpuModel(workload.largest, hardware)
+        self.model = CudaModel(workload.largest, hardware)
         space = self.space = self.model.space
         axes = [*workload.largest.spatial_axes, *workload.largest.reduction_axes]
         self.spatial = [axis.name for axis in workload.largest.spatial_axes]

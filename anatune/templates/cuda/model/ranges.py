@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.ranges import RangedWorkload
-from anatune.templates.base.family import Bounds, Program, ProgramFamily
+from anatune.templates.base.family import FamilyBounds, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model.ranged_tiles import MACRO_BOUND, PREDICT, Floats, Macros, Points, RangedTiles
 from anatune.templates.gpu.rules import check_formats
@@ -212,7 +212,7 @@ class CudaRanges(ProgramFamily):
 
     # ---- proofs --------------------------------------------------------------------------------------------
 
-    def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:
+    def bounds(self, limits_s: Floats, watch: Watch) -> FamilyBounds:
         """Return times that no program beats, up to the limits; see `ProgramFamily.bounds`."""
         proof = _Proof(self._tiles, self.workload.numbers, limits_s, self._proven)
         limit_s = None if watch.left_s is None else 0.5 * watch.left_s
@@ -227,7 +227,7 @@ class CudaRanges(ProgramFamily):
             proof.is_complete &= octave.is_done
             remaining_watch = watch.part(0.1, 1.0)
             proof.bound_interval(octave.first, octave.last, octave.macros, octave.bounds, octave.cut_s, remaining_watch)
-        return Bounds(np.minimum(proof.seconds, limits_s), tuple(proof.faster), proof.is_complete)
+        return FamilyBounds(np.minimum(proof.seconds, limits_s), tuple(proof.faster), proof.is_complete)
 
     def schedule(self, program: Program, extent: int) -> Schedule:
         """Return a program as the schedule of one extent; see `ProgramFamily.schedule`."""

@@ -39,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.templates.base.model import Floats, Guarantee, Points, Ranking
-from anatune.templates.base.ranking import Best, Slabs, gap, rejected
+from anatune.templates.base.ranking import BestPoints, LegalSlabs, count_rejected, gap
 from anatune.templates.base.watch import Watch
 from anatune.templates.cuda.model.scoring import CudaScoring
 from anatune.templates.cuda.space import GpuSpace
@@ -61,7 +61,7 @@ _BOUNDING_WITHIN = 0.5
 class BranchAndBound:
     """The search for one exact ranking of a large space; see the module's docstring."""
 
-    def __init__(self, model: CudaScoring, best: Best, watch: Watch) -> None:
+    def __init__(self, model: CudaScoring, best: BestPoints, watch: Watch) -> None:
         self._model = model
         self._watch = watch
         self._space = model.space
@@ -91,7 +91,7 @@ class BranchAndBound:
                 break
             self.refine(int(numbers[position]))
         self._watch.report(1.0)
-        num_legal, broken = (int(counts[0]), rejected(self._model, counts)) if complete else (None, None)
+        num_legal, broken = (int(counts[0]), count_rejected(self._model, counts)) if complete else (None, None)
         if open_bound <= self._best.limit_s and not (complete and math.isinf(open_bound)):
             share = gap(self._best.fastest_s, open_bound)
             guarantee = Guarantee("best_found", share, self._evaluated, self._bounded)
@@ -223,7 +223,7 @@ def options_of(model: CudaScoring) -> AxisTable:
     return AxisTable(count, tables[0], tables[1], tables[2], multiplicity, below, points_below)
 
 
-class _PointsWithin(Best):
+class _PointsWithin(BestPoints):
     """All points up to a fixed time; it takes the place of the k best points in a search."""
 
     def __init__(self, model: CudaScoring, limit_s: float) -> None:
@@ -259,6 +259,6 @@ def points_within(model: CudaScoring, limit_s: float, watch: Watch) -> tuple[Poi
             search.refine(number)
             watch.report(_BOUNDING_WITHIN + (1.0 - _BOUNDING_WITHIN) * (done + 1) / len(chosen))
         return within.all_points()
-    for _, points, times in Slabs(model, watch):
+    for _, points, times in LegalSlabs(model, watch):
         within.add(points, times)
     return within.all_points()

@@ -12,7 +12,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
-from anatune.templates.base.rules import in_order
+from anatune.templates.base.rules import sort_rules
 from anatune.templates.cuda.space import GpuSpace, staged_tensors
 from anatune.templates.cuda.times.batch import ANY_BOUND, BOUND, MACRO_BOUND, run_points
 from anatune.templates.cuda.times.shared_memory import conflict_table
@@ -20,8 +20,8 @@ from anatune.templates.cuda.times.tile import MAX_LOCAL_BYTES, CudaRule
 from anatune.templates.gpu.model import (
     BLOCK_RESOURCES,
     MEMORY_LANES,
-    OWN_PARTS,
     REGISTER_BYTES,
+    SPLIT_PARTS,
     TRAFFIC,
     BaseGpuModel,
 )  # fmt: skip
@@ -66,7 +66,7 @@ class CudaScoring(BaseGpuModel):
     """
 
     space: GpuSpace
-    parts, own_parts, resources, rows = PARTS, OWN_PARTS, RESOURCES, Col.__members__
+    parts, own_parts, resources, rows = PARTS, SPLIT_PARTS, RESOURCES, Col.__members__
     composition = Composition(
         lanes=(Lane(("fma_s", "issue_s", "shared_s", "spill_s"), ("latency_s", "tail_s")), *MEMORY_LANES),
         added=("launch_s", "combine_s"),
@@ -100,7 +100,7 @@ class CudaScoring(BaseGpuModel):
         if needed is not None:
             capability = float(hardware.compute_capability or 0.0)
             rules.append(Rule("compute_capability", _CAPABILITY_TEXT, capability, needed))
-        self.rules = in_order(CudaRule, *rules)
+        self.rules = sort_rules(CudaRule, *rules)
         self.refusal: Rule | None = next((rule for rule in self.rules if (rule.needed or 0.0) > rule.limit), None)
         """The rule that rejects every point, whatever other rules a point breaks; None if there is no such rule."""
 

@@ -16,15 +16,15 @@ from collections.abc import Callable, Sequence
 
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Access
-from anatune.emit.script import affine
+from anatune.emit.script import write_affine
 from anatune.templates.cuda.program.fetch import StagedTile
 from anatune.templates.cuda.program.hints import expected_blocks, use_byte_offsets
 from anatune.templates.cuda.program.nest import CudaNest
 from anatune.templates.cuda.program.staging import Staging, Terms, digits, inside_conditions, origin
-from anatune.templates.gpu.index import all_of
+from anatune.templates.gpu.index import join_conditions
 from anatune.templates.gpu.kernel import STATIC_SHARED_BYTES
 from anatune.templates.gpu.ranged import Ranged
-from anatune.templates.gpu.splitting import Part
+from anatune.templates.gpu.splitting import StepRange
 from anatune.templates.gpu.writer import ROLLED, KernelWriter, cast, neutral
 
 __all__ = ["CudaKernelWriter"]
@@ -48,10 +48,10 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
 
     # -- all kernels -------------------------------------------------------------------------------------------
 
-    def _principal(self, part: Part) -> None:
+    def _principal(self, part: StepRange) -> None:
         (self._write_staged if self.nest.tiles else self._write_direct)(part)
 
-    def _write_staged(self, part: Part) -> None:
+    def _write_staged(self, part: StepRange) -> None:
         nest, text = self.nest, self.text
         self._allocate_shared(nest.stages * nest.shared_elements, self.dtype, nest.shared_bytes)
         self._allocate("acc", nest.num_accumulators, self.accumulator)
@@ -70,7 +70,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
     def _sum_of_parts(self) -> None:
         """Write the body of the kernel that sums parts and stores the results."""
         self._allocate("acc", self.nest.num_accumulators, self.accumulator)
-        self.reduction.add_up(self.text, self._accumulator_loop, self._combined)
+        self.reduction.add_up(self.text, self._accumulator_loop, self._combine)
         self._store_sums()
 
     @property
@@ -89,7 +89,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
 
     # -- staging -----------------------------------------------------------------------------------------------
 
-    def _write_pipeline(self, part: Part) -> None:
+    def _write_pipeline(self, part: StepRange) -> None:
         """Write the loop over the staging steps."""
         nest = self.nest
         if nest.is_async:
@@ -131,7 +131,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
             step, lambda tile, guards: staging.fetch(tile, step, guards, target=_next_tile(tile) if held else "")
         )
 
-    def _write_async_pipeline(self, part: Part) -> None:
+    def _write_async_pipeline(self, part: StepRange) -> None:
         """Write the loop with cp.async: step n + stages - 1 is being fetched while step n is computed.
 
         One barrier per step is enough: after it, all copies of step n are there, and all threads have read the buffer
@@ -232,7 +232,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
                 if nest.extent(axis, "reg_outer") > 1:
                     terms.append((self._variable(axis, "reg_outer"), nest.stride(axis, "reg_outer") * step))
         terms += self._reduction_terms(tile)
-        return affine(terms + registers, tile.base)
+        return write_affine(terms + registers, tile.base)
 
     def _register_loops(self, axes: Sequence[str]) -> list[tuple[str, str]]:
         """Return (axis, level) of the register loops of `axes`, outer to inner."""
@@ -271,7 +271,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
             raise AssertionError("a tile along the reduction is read in vectors")
         with self.text.scope(*heads):
             self.text.line(
-                f"frag_{tile.access.tensor}[{affine(target)}] = smem[{offset}{self._tile_address(tile, source)}]"
+                f"frag_{tile.access.tensor}[{write_affine(target)}] = smem[{offset}{self._tile_address(tile, source)}]"
             )
 
     def _fragment_axes(self, tile: StagedTile) -> list[str]:
@@ -312,7 +312,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
                 along = tile.along_reduction
                 scale = nest.vector_steps if along else 1
                 terms = [(name, size * scale) for name, size in self._fragment_terms(tile)]
-                values.append(f"frag_{tile.access.tensor}[{affine([*terms, ('s', 1)] if along else terms)}]")
+                values.append(f"frag_{tile.access.tensor}[{write_affine([*terms, ('s', 1)] if along else terms)}]")
                 continue
             registers = [
                 (self._variable(axis, level), tile.stride(axis) * nest.stride(axis, level))
@@ -322,13 +322,13 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
             values.append(f"smem[{offset}{self._tile_address(tile, registers)}]")
         axes = self.output_axes
         with self.text.scope(*self._loops(axes, "vthread"), *self._loops(axes, "reg_inner")):
-            index = affine(self._accumulator_terms())
+            index = write_affine(self._accumulator_terms())
             self.text.line(f"acc[{index}] = {self._update_expression(f'acc[{index}]', values)}")
 
     def _update_expression(self, before: str, values: Sequence[str]) -> str:
         """Return the expression that combines the accumulator with the operands."""
         values = [cast(value, self.dtype, self.accumulator) for value in values]
-        return self._combined(before, values[0] if self.workload.body == "max" else " * ".join(values))
+        return self._combine(before, values[0] if self.workload.body == "max" else " * ".join(values))
 
     # -- results -----------------------------------------------------------------------------------------------
 
@@ -354,7 +354,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
             parts: Terms = []
             for term in terms:
                 parts += [(name, size * term.coefficient) for name, size in self._position_terms(term.axis)]
-            indices.append(affine(self._widen_terms(parts)))
+            indices.append(write_affine(self._widen_terms(parts)))
             if lane and terms and any(term.axis == self.output_axes[-1] for term in terms):
                 indices[-1] += lane
         return f"{access.tensor}[{', '.join(indices) or '()'}]"
@@ -386,7 +386,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
         nest = self.nest
         inside = inside_conditions(nest)
         if inside:
-            with self.text.scope(f"if {all_of(inside)}:"):
+            with self.text.scope(f"if {join_conditions(inside)}:"):
                 self._write_results(value, [], adds=adds)
         with self.text.scope("else:" if inside else ""):
             self._write_results(value, [axis for axis in self.output_axes if axis in nest.guarded_axes], adds=adds)
@@ -402,12 +402,12 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
             heads[-1] = self._loop(f"reg_inner_{last}", nest.extent(last, "reg_inner") // self.vector, "reg_inner")
             heads.append(f"for v in T.vectorized({self.vector}):")
             lane = " + v"
-        tests = [f"{affine(self._widen_terms(self._position_terms(a)))} < {nest.end(a)}" for a in guarded]
+        tests = [f"{write_affine(self._widen_terms(self._position_terms(a)))} < {nest.end(a)}" for a in guarded]
         if tests:  # outside of the loop over a vector
-            heads.insert(len(heads) - (self.vector > 1), f"if {all_of(tests)}:")
+            heads.insert(len(heads) - (self.vector > 1), f"if {join_conditions(tests)}:")
         with self.text.scope(*heads):
-            result = value(affine(self._widen_terms(self._accumulator_terms())) + lane)
-            result = self._finished(result, lambda access: self._index(access, lane))
+            result = value(write_affine(self._widen_terms(self._accumulator_terms())) + lane)
+            result = self._finish_result(result, lambda access: self._index(access, lane))
             target = self._index(write, lane)
             if adds:
                 self.text.line(
@@ -416,7 +416,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
             else:
                 self.text.line(f"{target} = {result}")
 
-    def _write_direct(self, _: Part) -> None:
+    def _write_direct(self, _: StepRange) -> None:
         """Write an operator without a reduction: operands are read directly from global memory."""
         body = self.workload.body
         lane = " + v" if self.vector > 1 else ""

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 from anatune.core.workload.nest import DTYPE_BYTES
-from anatune.emit.script import Script, affine
+from anatune.emit.script import Script, write_affine
 from anatune.templates.cuda.program.fetch import Guard, StagedTile
 from anatune.templates.cuda.program.nest import CudaNest
-from anatune.templates.gpu.index import all_of
+from anatune.templates.gpu.index import join_conditions
 from anatune.templates.gpu.ranged import product
 from anatune.templates.gpu.writer import neutral
 
@@ -59,7 +59,7 @@ class Staging:
         """
         tiles, inside = self.nest.tiles, inside_conditions(self.nest, step)
         if inside:
-            with self.text.scope(f"if {all_of(inside)}:"):
+            with self.text.scope(f"if {join_conditions(inside)}:"):
                 for tile in tiles:
                     copy(tile, tile.padding)
         with self.text.scope("else:" if inside else ""):
@@ -73,13 +73,13 @@ class Staging:
         lane = " + v" if tile.fetch > 1 else ""
         for piece in self._pieces(tile):
             if target:
-                destination = f"{target}[{affine([(piece.place, tile.fetch)])}{lane}]"
+                destination = f"{target}[{write_affine([(piece.place, tile.fetch)])}{lane}]"
             else:
                 destination = f"smem[{offset}{self._shared_index(tile, piece)}{lane}]"
             element, conditions = self._element(tile, step, piece, guards, lane)
             if conditions:
                 outside = neutral(self.nest.workload.body, tile.access.dtype)
-                element = f"T.if_then_else({all_of(conditions)}, {element}, {outside})"
+                element = f"T.if_then_else({join_conditions(conditions)}, {element}, {outside})"
             with self.text.scope(*piece.heads, _vector(tile)):
                 self.text.line(f"{destination} = {element}")
 
@@ -89,7 +89,7 @@ class Staging:
         for piece in self._pieces(tile):
             with self.text.scope(*piece.heads, _vector(tile)):
                 index = f"{offset}{self._shared_index(tile, piece)}{lane}"
-                self.text.line(f"smem[{index}] = {source}[{affine([(piece.place, tile.fetch)])}{lane}]")
+                self.text.line(f"smem[{index}] = {source}[{write_affine([(piece.place, tile.fetch)])}{lane}]")
 
     def copy_async(self, tile: StagedTile, step: str, guards: Sequence[Guard], offset: str) -> None:
         """Start the asynchronous copies of a tile of a step. Positions outside the tensor become zeros.
@@ -105,7 +105,7 @@ class Staging:
             slot = f"T.address_of(smem[{offset}{self._shared_index(tile, piece)}])"
             size = ""
             if conditions:
-                size = f", T.Select({all_of(conditions)}, T.uint32({num_bytes}), T.uint32(0))"
+                size = f", T.Select({join_conditions(conditions)}, T.uint32({num_bytes}), T.uint32(0))"
             with self.text.scope(*piece.heads):
                 self.text.line(f'T.evaluate(T.ptx["{name}"]({slot}, T.address_of({element}), {num_bytes}{size}))')
 
@@ -146,7 +146,7 @@ class Staging:
                         number_terms.append((name, apart * size))
                 positions[side.last] = (terms, start * box * scale)
                 size *= count
-            yield _Copies(conditions + loops, positions, f"({affine(number_terms, first)})")
+            yield _Copies(conditions + loops, positions, f"({write_affine(number_terms, first)})")
             first += size
 
     def _shared_index(self, tile: StagedTile, piece: _Copies) -> str:
@@ -157,7 +157,7 @@ class Staging:
             pitch = tile.pitches[dimension]
             index_terms += [(name, size * pitch) for name, size in terms]
             constant += start * pitch
-        return affine(index_terms, constant)
+        return write_affine(index_terms, constant)
 
     def _element(
         self, tile: StagedTile, step: str, piece: _Copies, guards: Sequence[Guard], lane: str, *, repeats: bool = False
@@ -174,7 +174,7 @@ class Staging:
             for term in terms:
                 parts += [(name, term.coefficient * size) for name, size in origin(self.nest, term.axis, step)]
             inside, start = piece.positions.get(d, ([], 0))
-            index = affine(parts + inside, offset + start)
+            index = write_affine(parts + inside, offset + start)
             if guards[d].behind and repeats:
                 width = tile.fetch if d == len(access.indices) - 1 else 1
                 index = f"T.min({index}, {shape[d]} - {width})"

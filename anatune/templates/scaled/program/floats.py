@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from anatune.core.workload.number_formats import STEP_OPERANDS
-from anatune.emit.kernels import Function, Loops, finished, start_function
+from anatune.emit.kernels import Function, Loops, finish_function, start_function
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.llvm_types import same_integers
 from anatune.templates.scaled.program.functions import store_finished
@@ -66,7 +66,7 @@ def unpack_function(name: str, product: ScaledProduct, width: int) -> Function:
         return []
 
     Loops(code).over("0", "%words", "1", [], word)
-    return finished(code)
+    return finish_function(code)
 
 
 def float_function(
@@ -124,4 +124,4 @@ def float_function(
         if goes_on:
             value = code.binary("add", value, code.load_vector(pointer, "float32", 1, used[vector]))
         store_finished(code, steps, bases[2:-1], value, vector * lanes, offset, pointer, used[vector])
-    return finished(code)
+    return finish_function(code)

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.elementary import FUNCTIONS
-from anatune.emit.kernels import Function, Loops, finished, start_function
+from anatune.emit.kernels import Function, Loops, finish_function, start_function
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.llvm_types import same_integers
 from anatune.templates.scaled.rules import ScaledProduct
@@ -66,7 +66,7 @@ def digits_function(name: str, product: ScaledProduct, digits: int) -> Function:
         return []
 
     Loops(code).over("0", str(product.runs), "1", [], run)
-    return finished(code)
+    return finish_function(code)
 
 
 class _RunDigits:
@@ -245,7 +245,7 @@ class ProductKernel:
             offset = row * product.columns + vector * lanes
             pointer = code.address(self.result, "float32", offset)
             store_finished(code, steps, operands, value, vector * lanes, offset, pointer, used[vector])
-        self.function = finished(code)
+        self.function = finish_function(code)
 
     def _scale(self, group: str, vector: int) -> str:
         """Return the scales of a vector of columns in a group."""

@@ -9,7 +9,7 @@ from functools import partial
 from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
-from anatune.emit.kernels import CARRIER, Function, call, loop_over
+from anatune.emit.kernels import CARRIER, Function, emit_call, write_loop_head
 from anatune.emit.script import Script, buffer_type, open_function, whole_region
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.extents import FIXED, Extents
@@ -119,9 +119,9 @@ class _ScaledWriter:
             asks = spreads and not total.isdigit()  # one row is not worth the start of threads
             for head, parallel in ((f"if {total} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
                 with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({total}):"):
-                    call(text, f"{self.prefix}_digits", places)
+                    emit_call(text, f"{self.prefix}_digits", places)
             sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
-            with text.scope(loop_over("tile", self.tiles, parallel=self.is_parallel)):
+            with text.scope(write_loop_head("tile", self.tiles, parallel=self.is_parallel)):
                 calls = partial(self._write_calls, text, names, first)
                 self._write_tile(text, lambda columns: self._write_rows(text, total, sizes, partial(calls, columns)))
 
@@ -152,7 +152,7 @@ class _ScaledWriter:
                 places = [(data, f"{row} * {product.depth} + {k}"), ("floats", scratch)]
                 for access in self.workload.epilogue_reads if ends else ():
                     places.append((access.tensor, result if len(access.shape) > 1 else f"tile * {self.width}"))
-                call(text, name, [*places, (self.workload.write.tensor, result)], str(depth))
+                emit_call(text, name, [*places, (self.workload.write.tensor, result)], str(depth))
 
         def write_parts(columns: int) -> None:
             for start in range(0, product.depth, part):
@@ -163,7 +163,7 @@ class _ScaledWriter:
                     places.append(
                         (names[access.tensor], f"tile * {self.width * access.shape[1]} + {scale_offset * self.width}")
                     )
-                call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
+                emit_call(text, f"{self.prefix}_unpack", [*places, ("floats", scratch)], str(depth // each))
                 ends = start + depth == product.depth
                 call_of = partial(multiply, columns=columns, k=str(start), depth=depth, goes_on=start > 0, ends=ends)
                 self._write_rows(text, total, [FLOAT_ROWS, 4, 2, 1], call_of)
@@ -172,7 +172,7 @@ class _ScaledWriter:
             total = rows if is_one else f"T.min({size_of_piece}, {rows} - piece * {size_of_piece})"
             ends = f"worker * {turns}, T.min({self.tiles}, (worker + 1) * {turns})"
             with text.scope(
-                loop_over("worker", self.workers, parallel=self.workers > 1), f"for tile in range({ends}):"
+                write_loop_head("worker", self.workers, parallel=self.workers > 1), f"for tile in range({ends}):"
             ):
                 self._write_tile(text, write_parts)
 
@@ -227,7 +227,7 @@ class _ScaledWriter:
             result_index = f"({first} + {start}) * {product.columns} + tile * {self.width}"
             for access in self.workload.epilogue_reads:
                 places.append((access.tensor, result_index if len(access.shape) > 1 else f"tile * {self.width}"))
-            call(text, name, [*places, (self.workload.write.tensor, result_index)])
+            emit_call(text, name, [*places, (self.workload.write.tensor, result_index)])
 
     def packing(self, access: Access) -> str:
         """Return the function that packs an operand."""

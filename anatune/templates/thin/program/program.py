@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Access
-from anatune.templates.gpu.index import all_of, axis_values, element, if_all, inside_tests, sum_of
+from anatune.templates.gpu.index import axis_values, condition_head, element, inside_tests, join_conditions, sum_of
 from anatune.templates.gpu.ranged import Ranged
-from anatune.templates.gpu.splitting import Part
+from anatune.templates.gpu.splitting import StepRange
 from anatune.templates.gpu.writer import ROLLED, KernelWriter, neutral
 from anatune.templates.thin.program.layout import ThinLayout, words
 from anatune.templates.thin.program.pieces import dot_of_bytes, element_value, load_call, shuffle_xor
@@ -37,7 +37,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
         super().__init__(ThinLayout(schedule, ranged))
         self.nest = self.layout.nest
 
-    def _principal(self, part: Part) -> None:
+    def _principal(self, part: StepRange) -> None:
         """Write the kernel that streams the large operand."""
         text, layout, self.part = self.text, self.layout, part
         self._allocate_shared(layout.slots * layout.results, layout.accumulator, layout.shared_bytes)
@@ -67,7 +67,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
         """Write the kernel that adds the parts of split sums and stores the results."""
         self._allocate("acc", self.layout.num_accumulators, self.layout.accumulator)
         self._place()
-        self.reduction.add_up(self.text, "unroll", self._combined)
+        self.reduction.add_up(self.text, "unroll", self._combine)
         self._store()
 
     def _place(self) -> None:
@@ -129,7 +129,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
                 tests = [f"{step} < {self.part.turns}", *tests]
             base = f"({u} * {layout.each['n']} + c) * {layout.load_words}"
             num_bytes = layout.load * layout.element_bytes
-            condition = all_of(tests) or "True"
+            condition = join_conditions(tests) or "True"
             text.line(load_call("big", base, num_bytes, source, condition, nest.big.dtype, self.workload.body))
 
     def _load_next(self, u: str) -> None:
@@ -156,7 +156,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
         for number in range(layout.small_depth // width):
             positions = {"batch": self.batch, "m": "r", "k": sum_of(depth, str(number * width))}
             source, tests = self._guarded_element(nest.small, nest.small_guarded, positions)
-            num_bytes, condition = width * layout.element_bytes, all_of(tests) or "True"
+            num_bytes, condition = width * layout.element_bytes, join_conditions(tests) or "True"
             self.text.line(load_call("few", str(number * size), num_bytes, source, condition, nest.small.dtype, "add"))
 
     def _small_element(self, number: int) -> str:
@@ -166,7 +166,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
         return element_value("few", str(base), number % width, self.workload.dtype)
 
     def _add(self, target: str, value: str) -> None:
-        self.text.line(f"sums[{target}] = {self._combined(f'sums[{target}]', value)}")
+        self.text.line(f"sums[{target}] = {self._combine(f'sums[{target}]', value)}")
 
     def _reduce(self) -> None:
         layout, text = self.layout, self.text
@@ -242,12 +242,12 @@ class ThinWriter(KernelWriter[ThinLayout]):
         with text.scope(f"for turn in T.unroll({layout.num_accumulators}):"):
             if tests:  # accumulators without a result have to be the same in every run, too
                 text.line(f"acc[turn] = {neutral(self.workload.body, layout.accumulator)}")
-                text.open(if_all(tests))
+                text.open(condition_head(tests))
             text.line(f"acc[turn] = smem[{offset}]")
             if layout.slots > 1:
                 with text.scope(f"for slot in T.serial({layout.slots - 1}):"):
                     other = f"smem[(slot + 1) * {layout.results} + {offset}]"
-                    text.line(f"acc[turn] = {self._combined('acc[turn]', other)}")
+                    text.line(f"acc[turn] = {self._combine('acc[turn]', other)}")
 
     def _place_of_result(self) -> str:
         return f"(turn * {self.layout.num_keepers} + tx)" if self.layout.num_accumulators > 1 else "tx"
@@ -268,7 +268,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
         column = sum_of(self.first, column)
         tests = self._result_tests(offset)
         tests += [f"{column} < {self.nest.extents['n']}"] if layout.is_loose("n") else []
-        with text.scope(f"for turn in T.unroll({layout.num_accumulators}):", if_all(tests)):
+        with text.scope(f"for turn in T.unroll({layout.num_accumulators}):", condition_head(tests)):
             values = axis_values(self.nest, self.workload, {"batch": self.batch, "m": row, "n": column})
-            result = self._finished("acc[turn]", lambda access: element(access, values))
+            result = self._finish_result("acc[turn]", lambda access: element(access, values))
             text.line(f"{element(self.workload.write, values)} = {result}")

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.templates.base.model import Rule
-from anatune.templates.base.rules import Limit, first_broken
+from anatune.templates.base.rules import Limit, find_first_broken
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.triton.attention.problem import AttentionProblem, AttentionTiles
 from anatune.templates.triton.instructions import DotUnit, instructions_of
@@ -139,5 +139,5 @@ def attention_resources(
     spilled = np.maximum(0.0, needed - cap) if compiled is None else compiled[2]
     accumulators = np.maximum(1, np.ceil(sums)).astype(np.int64)
     return Resources(
-        unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *first_broken(table)
+        unit, threads, accumulators, registers, spilled, shared, blocks, resident, limiter, *find_first_broken(table)
     )

@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.templates.base.space import LegalityCheck, Part
+from anatune.templates.base.space import LegalityCheck, SpacePart
 from anatune.templates.triton.attention.rules import OPTIONS, check_supported, options_of
 from anatune.templates.triton.rules import LEAST_TILE
 from anatune.templates.triton.space import TileSpace
@@ -49,7 +49,7 @@ class AttentionSpace(TileSpace):
         super().__init__(workload, hardware, is_legal, {"m": self.problem.rows, "n": self.problem.seq_kv})
         self.choices = {name: self._values_of(name) for name in options_of(self.problem, hardware)}
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         return self._powers(axis, LEAST_TILE, min(_MOST[axis], self.extents[axis]))
 
     def _values_of(self, option: str) -> tuple[int, ...]:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from anatune.core.workload.routing import routing_of
+from anatune.core.workload.routing import parse_routing
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
@@ -55,7 +55,7 @@ class GroupedModel(TritonModel):
         self._grouped: GroupedProblem | None = None
         share = 1.0
         if p.experts:
-            spread = routing_of(p.routing, p.tokens, p.experts, p.top_k)
+            spread = parse_routing(p.routing, p.tokens, p.experts, p.top_k)
             share = spread.num_active / p.experts
             self._grouped = GroupedProblem(
                 p.tokens, p.top_k, p.experts, p.columns, k, spread, dtype, right, self._scaled,

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.scaling import SIDE
-from anatune.templates.base.space import LegalityCheck, Part
+from anatune.templates.base.space import LegalityCheck, SpacePart
 from anatune.templates.triton.grouped.rules import check_supported, least_tile, options_of, warps_of
 from anatune.templates.triton.rules import OPTIONS
 from anatune.templates.triton.space import MOST_DEPTH, MOST_TILE, TileSpace, splits
@@ -47,7 +47,7 @@ class GroupedSpace(TileSpace):
         self.least = least_tile(self.problem, hardware)
         self.choices = {name: self._values_of(name) for name in options_of(self.problem, hardware)}
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         most = MOST_TILE
         if axis == "k":
             formats = self.problem.format

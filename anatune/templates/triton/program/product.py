@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.access import ACCUMULATOR_DTYPE, DTYPE_BYTES, Access
-from anatune.core.workload.implicit_gemm import Operand, implicit_gemm
+from anatune.core.workload.implicit_gemm import GemmOperand, implicit_gemm
 from anatune.emit.buffer import Buffer
 from anatune.emit.script import Script
 from anatune.errors import BuildError
@@ -151,10 +151,10 @@ class _ProductWriter:
             text.line(f"sums = tl.dot({', '.join(names)}, sums{self._dot_options()})")
         self._write_result()
 
-    def _tile_of(self, operand: Operand) -> tuple[str, str]:
+    def _tile_of(self, operand: GemmOperand) -> tuple[str, str]:
         return ("m", "k") if operand.rows == "m" else ("k", "n")
 
-    def _rows(self, operand: Operand) -> tuple[TensorOffsets, bool] | None:
+    def _rows(self, operand: GemmOperand) -> tuple[TensorOffsets, bool] | None:
         """Write the part of an operand's addresses that is the same in all steps of k.
 
         Returns
@@ -176,7 +176,7 @@ class _ProductWriter:
         numbers = rows.offsets.get("", [])
         return TensorOffsets({"": [*numbers, lines.define(f"at_{access.tensor}", vector_offset)]}, rows.positions), True
 
-    def _load(self, operand: Operand, rows: tuple[TensorOffsets, bool] | None) -> str:
+    def _load(self, operand: GemmOperand, rows: tuple[TensorOffsets, bool] | None) -> str:
         """Write the load of an operand's tile in a step, and return its name."""
         name = "left" if operand.rows == "m" else "right"
         cast = ""
@@ -187,7 +187,7 @@ class _ProductWriter:
         self.text.line(f"{name} = {loaded}{cast}")
         return name
 
-    def _load_expression(self, operand: Operand, rows: TensorOffsets, steady: bool) -> str:
+    def _load_expression(self, operand: GemmOperand, rows: TensorOffsets, steady: bool) -> str:
         access, tile = operand.access, self._tile_of(operand)
         steps = self.lines.offsets_of(access, ("k",), "step", origin=False, steady=steady)
         conditions = [self._inside_condition(operand.rows, tile), self._steps_condition(tile)]

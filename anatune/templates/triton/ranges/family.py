@@ -25,7 +25,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
 from anatune.core.workload.ranges import RangedWorkload
 from anatune.errors import SpaceError
-from anatune.templates.base.family import Bounds, Floats, Program, ProgramFamily
+from anatune.templates.base.family import FamilyBounds, Floats, Program, ProgramFamily
 from anatune.templates.base.watch import Watch
 from anatune.templates.triton.model import TritonModel
 from anatune.templates.triton.program.sizes import find_index
@@ -127,12 +127,12 @@ class TritonRanges(ProgramFamily):
         points = np.array(programs, dtype=np.int64)
         return np.stack([self._seconds(extent, points) for extent in self.workload.extents], axis=1)
 
-    def bounds(self, limits_s: Floats, watch: Watch) -> Bounds:
+    def bounds(self, limits_s: Floats, watch: Watch) -> FamilyBounds:
         """Return the best times that are known, and lower bounds at other extents; see `ProgramFamily.bounds`."""
         self._find_best_times(watch)
         least = np.array([self._model_at(extent).floor_s for extent in self.workload.extents])
         is_known = self._best_s > 0.0
-        return Bounds(np.minimum(np.where(is_known, self._best_s, least), limits_s), (), bool(is_known.all()))
+        return FamilyBounds(np.minimum(np.where(is_known, self._best_s, least), limits_s), (), bool(is_known.all()))
 
     def schedule(self, program: Program, extent: int) -> Schedule:
         """Return a program as the schedule of one extent; see `ProgramFamily.schedule`."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from anatune.core.accuracy import STANDARD, checked_accuracy
+from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
-from anatune.templates.base.space import LegalityCheck, Part
+from anatune.templates.base.space import LegalityCheck, SpacePart
 from anatune.templates.triton.rows.rules import OPTIONS, check_supported
 from anatune.templates.triton.space import TileSpace
 
@@ -39,11 +39,11 @@ class RowSpace(TileSpace):
     ) -> None:
         self.rows = check_supported(workload, hardware)
         super().__init__(workload, hardware, is_legal, {"rows": self.rows.rows, "cols": self.rows.cols})
-        self.accuracy = checked_accuracy("accuracy", accuracy)
+        self.accuracy = validate_accuracy("accuracy", accuracy)
         most = hardware.compute.max_threads_per_block // hardware.compute.warp_size
         self.choices = {"num_warps": tuple(2**e for e in range(min(32, most).bit_length()))}
 
-    def _axis(self, axis: str) -> Part:
+    def _axis(self, axis: str) -> SpacePart:
         covering = 1 << (self.extents[axis] - 1).bit_length()
         least, most = (1, _MOST_ROWS) if axis == "rows" else (min(_LEAST_COLS, covering), _MOST_COLS)
         return self._powers(axis, least, min(most, covering))

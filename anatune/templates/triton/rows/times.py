@@ -17,7 +17,7 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.access import DTYPE_BYTES, Access
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.model import Rule
-from anatune.templates.base.rules import Limit, first_broken
+from anatune.templates.base.rules import Limit, find_first_broken
 from anatune.templates.gpu.rules import GRID_RULE, block_rules
 from anatune.templates.gpu.times.waves import cycles_in_waves, norm
 from anatune.templates.triton.constants import CONSTANTS
@@ -234,7 +234,7 @@ def _resources(
     unit, spilled = np.full(len(warps), DotUnit.FMA), np.maximum(0.0, needed - cap)
     return Resources(
         unit, threads, tile.elements, registers, spilled, shared, tile.blocks, resident, limiter,
-        *first_broken(table),
+        *find_first_broken(table),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anatune.emit.kernels import Function, finished
+from anatune.emit.kernels import Function, finish_function
 from anatune.emit.llvm import LlvmCode
 from anatune.templates.winograd.program.layout import WinogradLayout
 from anatune.templates.winograd.program.transforms import FLOAT, begin_function
@@ -63,7 +63,7 @@ def band_ir(name: str, layout: WinogradLayout, used: int) -> Function:
     code.line(f"  %r_more = icmp slt i64 %r_next, {rows}")
     code.line("  br i1 %r_more, label %rows, label %done, !llvm.loop !1")
     code.line("done:")
-    return finished(code)
+    return finish_function(code)
 
 
 def _transpose_columns(code: LlvmCode, base: str, channel: int, used: int, mask: str | None) -> list[str]:

@@ -12,10 +12,10 @@ from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_lette
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
 from anatune.templates.cpu.program.register_tile import (
     Microkernel,
-    Operand,
     Result,
     RowsAhead,
     Stream,
+    TileOperand,
 )
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout
@@ -40,7 +40,7 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
     line = LINE_BYTES // size
     # rows of V that do not stay in L1 from one sliver to the next are prefetched
     rows_stay = layout.rows * layout.depth <= MOST_LINES * line
-    tiles = Operand(
+    tiles = TileOperand(
         dtype=dtype,
         lane_stride=0,
         rows=tuple(row * layout.data_row for row in range(layout.rows)),
@@ -53,7 +53,7 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
     # transformed weights that do not fit L2 come from beyond it each time they are read
     are_streamed = layout.weight_size * size > hardware.l2.size_bytes
     stream = _stream(layout, line) if are_streamed else None
-    weights = Operand(
+    weights = TileOperand(
         dtype=dtype,
         lane_stride=group,
         rows=(0,) * layout.rows,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from anatune.core.workload.number_formats import FACTOR_STEPS, STEP_OPERANDS
 from anatune.emit.elementary import FUNCTIONS
-from anatune.emit.kernels import Function, finished
+from anatune.emit.kernels import Function, finish_function
 from anatune.emit.llvm import LlvmCode
 from anatune.templates.cpu.program.epilogue import apply_step
 from anatune.templates.cpu.program.register_tile import Result
@@ -107,7 +107,7 @@ def output_ir(name: str, outputs: OutputTransform) -> Function:
     code.line("  %is_whole = and i1 %all_rows, %all_columns")
     code.line("  br label %head")
     emit_loop(code, dict(zip(bases, dtypes, strict=True)), strides, body)
-    return finished(code)
+    return finish_function(code)
 
 
 class _StoreWriter:

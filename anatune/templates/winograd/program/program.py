@@ -14,8 +14,8 @@ from anatune.core.generation import MOST_ELEMENTS, too_large_text
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
-from anatune.emit.kernels import CARRIER, call, wide
-from anatune.emit.script import Script, affine, buffer_type, open_function, whole_region
+from anatune.emit.kernels import CARRIER, emit_call, widen_index
+from anatune.emit.script import Script, buffer_type, open_function, whole_region, write_affine
 from anatune.errors import BuildError
 from anatune.templates.cpu.program.extents import EXTENT, FIXED, Extents
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
@@ -119,12 +119,12 @@ class _WinogradWriter:
 
     def _call(self, text: Script, function: str, buffers: list[tuple[str, str]], *numbers: str) -> None:
         """Write a call with buffers and offsets, then numbers."""
-        call(text, f"{self.prefix}_{function}", buffers, *numbers)
+        emit_call(text, f"{self.prefix}_{function}", buffers, *numbers)
 
     def _buffer(self, name: str, worker: str, *terms: tuple[str, int]) -> tuple[str, str]:
         """Return a work buffer, and an offset in the part of it that belongs to a worker."""
         first = [(worker, self.sizes[name])] if worker != "0" else []
-        return f"{name}_copy", affine([*first, *terms])
+        return f"{name}_copy", write_affine([*first, *terms])
 
     def _inputs(self, text: Script, first: str, count: str, worker: str) -> None:
         """Write the input transforms of a block."""
@@ -141,7 +141,7 @@ class _WinogradWriter:
         size, inputs = layout.transform.outputs, layout.transform.inputs
         padded, zero = layout.channel_vectors * layout.data_lanes, f"T.{self.data.dtype}({convolution.zero_point})"
         image, row, column = self._tile_position(f"({first} + {tile})")
-        y, x = affine([(row, size)], -convolution.top), affine([(column, size)], -convolution.left)
+        y, x = write_affine([(row, size)], -convolution.top), write_affine([(column, size)], -convolution.left)
         pitch = convolution.data
         target = self._buffer("v", workers[0], (tile, layout.data_row))
         conditions = [f"0 <= {y}", f"{y} <= {convolution.height - inputs}"]
@@ -149,15 +149,15 @@ class _WinogradWriter:
         terms = [(image, pitch["n"]), (f"({y})", pitch["y"]), (f"({x})", pitch["x"])]
         vectors, num_rest = divmod(convolution.channels, layout.data_lanes)
         with text.scope(f"if {' and '.join(f'({condition})' for condition in conditions)}:"):
-            self._call(text, "input", [(self.data.tensor, affine(terms)), target], str(vectors))
+            self._call(text, "input", [(self.data.tensor, write_affine(terms)), target], str(vectors))
             if num_rest:
                 done = vectors * layout.data_lanes
-                buffers = [(self.data.tensor, affine(terms, done)), (target[0], f"{target[1]} + {done}")]
+                buffers = [(self.data.tensor, write_affine(terms, done)), (target[0], f"{target[1]} + {done}")]
                 self._call(text, "input_rest", buffers, "1")
         source = self._buffer("gathered", workers[1])
         with text.scope("else:"):
             with text.scope(f"for r in range({inputs}):", f"for s in range({inputs}):"):
-                target_offset = affine([(source[1], 1), ("r", inputs * padded), ("s", padded), ("c", 1)])
+                target_offset = write_affine([(source[1], 1), ("r", inputs * padded), ("s", padded), ("c", 1)])
                 bounds = f"(0 <= {y} + r) and ({y} + r < {convolution.height})"
                 bounds += f" and (0 <= {x} + s) and ({x} + s < {convolution.width})"
                 index = self._index(image, f"{y} + r", f"{x} + s", "c")
@@ -189,11 +189,11 @@ class _WinogradWriter:
         high = f"T.min({columns}, {first} + {count} - {line} * {columns})"
         image, row = f"({line} // {layout.tile_rows})", f"({line} % {layout.tile_rows})"
         source = self._buffer("gathered", workers[1])
-        offset = affine([(image, convolution.data["n"]), (vector, layout.lanes * convolution.data["c"])])
+        offset = write_affine([(image, convolution.data["n"]), (vector, layout.lanes * convolution.data["c"])])
         numbers = (
-            affine([(row, size)], -convolution.top),
-            affine([(low, size)], -convolution.left),
-            affine([(f"({high} - {low})", size)], 2),
+            write_affine([(row, size)], -convolution.top),
+            write_affine([(low, size)], -convolution.left),
+            write_affine([(f"({high} - {low})", size)], 2),
         )
         for name, condition in (("band", f"{vector} < {num_whole}"), ("band_rest", f"{vector} >= {num_whole}")):
             if (name == "band_rest" and not num_rest) or (name == "band" and not num_whole):
@@ -218,11 +218,13 @@ class _WinogradWriter:
             data = ("t", layout.data_pitch), ("call", layout.rows * layout.data_row)
             weight_terms = (chunk, layout.weight_chunk), ("t", layout.weight_pitch), ("sliver", layout.weight_sliver)
             target = ("t", layout.product_pitch), ("call", layout.rows * layout.product_row), ("sliver", layout.width)
-            buffers = [self._buffer("v", workers[0], *data), (weights, affine(weight_terms))]
+            buffers = [self._buffer("v", workers[0], *data), (weights, write_affine(weight_terms))]
             buffers.append(self._buffer("m", workers[1], *target))
-            arguments = [*(f"{name}.data, {wide(offset)}" for name, offset in buffers), "0"]
+            arguments = [*(f"{name}.data, {widen_index(offset)}" for name, offset in buffers), "0"]
             if (stream := self.kernel.operands[1].stream) is not None:
-                arguments.append(wide(affine([*weight_terms, ("call", stream.shares["call"])], stream.distance)))
+                arguments.append(
+                    widen_index(write_affine([*weight_terms, ("call", stream.shares["call"])], stream.distance))
+                )
             text.line(f'T.evaluate(T.call_extern("void", "{self.prefix}_product", {", ".join(arguments)}))')
 
     def _outputs(self, text: Script, chunk: str, first: str, count: str, worker: str) -> None:
@@ -243,7 +245,7 @@ class _WinogradWriter:
             """Return the buffers of a call, for vectors that start `done` channels after the first one of the chunk."""
             channel = f"({chunk} * {width} + {done})" if done >= 0 else f"{num_whole * lanes}"
             inside = [("tile", width), (f"({channel} - {chunk} * {width})", 1)]
-            result_offset = affine([*terms, (channel, pitch["f"])])
+            result_offset = write_affine([*terms, (channel, pitch["f"])])
             buffers = [self._buffer("m", worker, *inside), (self.output.tensor, result_offset)]
             return buffers + [(tensor, result_offset if step == "add" else channel) for step, tensor in extra]
 
@@ -291,13 +293,13 @@ class _WinogradWriter:
                 with text.scope(
                     f"for f in range({start}, {start + vectors}):", f"for c in range({convolution.channels}):"
                 ):
-                    source_offset = affine([("f", lanes * source["f"]), ("c", source["c"])])
+                    source_offset = write_affine([("f", lanes * source["f"]), ("c", source["c"])])
                     chunk, sliver = f"(f // {chunk_vectors})", f"(f % {chunk_vectors} // {layout.vectors})"
                     target_terms = [(chunk, layout.weight_chunk), (sliver, layout.weight_sliver)]
                     target_terms += [(f"(c // {group})", group * layout.width)] if group > 1 else [("c", layout.width)]
                     target_terms += [(f"(c % {group})", 1)] if group > 1 else []
                     target_terms.append((f"(f % {layout.vectors})", lanes * group))
-                    self._call(text, name, [(self.weight.tensor, source_offset), (target, affine(target_terms))])
+                    self._call(text, name, [(self.weight.tensor, source_offset), (target, write_affine(target_terms))])
         text.close()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from anatune.emit.kernels import Function, finished, start_function, starts_of
+from anatune.emit.kernels import Function, element_addresses, finish_function, start_function
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.templates.winograd.minimal_filtering import Filtering
 from anatune.templates.winograd.program.layout import WinogradLayout
@@ -34,7 +34,7 @@ def begin_function(
     """
     code = LlvmCode(lanes, dtype, "multiply_add")
     start_function(code, name, len(dtypes), *numbers)
-    return code, starts_of(code, [LLVM_TYPE[tensor_dtype] for tensor_dtype in dtypes])
+    return code, element_addresses(code, [LLVM_TYPE[tensor_dtype] for tensor_dtype in dtypes])
 
 
 def _multiply_add(code: LlvmCode, factor: float, value: str, added: str) -> str:
@@ -193,7 +193,7 @@ def input_ir(
     code.line("  %none = icmp eq i64 %count, 0")
     code.line("  br i1 %none, label %done, label %head")
     emit_loop(code, dict(zip(bases, dtypes, strict=True)), strides, body)
-    return finished(code)
+    return finish_function(code)
 
 
 def weight_ir(name: str, layout: WinogradLayout, dtype: str, used: int) -> Function:
@@ -218,4 +218,4 @@ def weight_ir(name: str, layout: WinogradLayout, dtype: str, used: int) -> Funct
         for x, value in enumerate(values):
             address = code.address(target, weight_dtype, (y * len(values) + x) * layout.weight_pitch)
             code.store_lanes(value, address, weight_dtype, stride, lanes)
-    return finished(code)
+    return finish_function(code)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anatune.search.knobs import knobs_of
+from anatune.search.knobs import make_knobs
 from bench.experiments.grids import GridModel, Surface
 from bench.experiments.shape import shape_of, way_down
 
@@ -42,7 +42,7 @@ def test_the_steepest_way_can_miss_what_another_way_finds():
 
 def test_illegal_points_end_a_way():
     one = surface(lambda c: 100 - c["x"] - c["y"], lambda c: c["x"] + 2 * c["y"] <= 8)
-    way, end = way_down(one.model, knobs_of(one.model), np.array([0, 0]))
+    way, end = way_down(one.model, make_knobs(one.model), np.array([0, 0]))
     assert end == 100 - way[-1].sum()
     assert one.model.check(np.array(way)).tolist() == [0] * len(way)
     assert one.best == pytest.approx(92)

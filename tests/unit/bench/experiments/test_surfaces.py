@@ -5,7 +5,7 @@ import math
 import pytest
 
 import anatune
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from bench.experiments.surfaces import Contender, Search, search, wrong_numbers
 
 WORKLOAD = anatune.matmul(128, 256, 192)
@@ -14,7 +14,7 @@ HARDWARE = anatune.hardware("rtx3090")
 
 @pytest.fixture(scope="module")
 def truth():
-    return GpuModel(WORKLOAD, HARDWARE, plain=True)
+    return CudaModel(WORKLOAD, HARDWARE, plain=True)
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def test_wrong_numbers_keep_what_is_legal(truth, best_s):
     other = wrong_numbers(HARDWARE, 1, 0.3)
     assert other.compute.clock_hz != HARDWARE.compute.clock_hz
     assert other == wrong_numbers(HARDWARE, 1, 0.3) != wrong_numbers(HARDWARE, 2, 0.3)
-    guide = GpuModel(WORKLOAD, other, plain=True)
+    guide = CudaModel(WORKLOAD, other, plain=True)
     points = truth.space.sample_points(300, 1)
     assert not guide.check(points).any()
     assert (guide.times(points)[0] != truth.times(points)[0]).all()
@@ -53,6 +53,6 @@ def test_wrong_numbers_keep_what_is_legal(truth, best_s):
 
 
 def test_what_the_guide_alone_holds_for_legal_fails(truth, best_s):
-    guide = GpuModel(WORKLOAD, anatune.hardware("h100"), plain=True)  # more shared memory
+    guide = CudaModel(WORKLOAD, anatune.hardware("h100"), plain=True)  # more shared memory
     found = search(truth, guide, Contender("r", "random", "paper"), 300, new(best_s))
     assert 0 < found.num_illegal < 300

@@ -25,10 +25,10 @@ def host():
 
 def arrays(probe, seed=0):
     """Aligned tensors for a probe's arguments and their NumPy views."""
-    from anatune.measure.cpu.blocks import Block
+    from anatune.measure.cpu.blocks import ArgumentBlock
 
     rng = np.random.default_rng(seed)
-    blocks = [Block("float32", (size,)) for size in probe.sizes]
+    blocks = [ArgumentBlock("float32", (size,)) for size in probe.sizes]
     for block in blocks:
         block.array[...] = rng.random(block.shape) - 0.5
     return blocks
@@ -39,13 +39,13 @@ def call(function, blocks):
 
 
 def test_gemm_probe_is_a_library_that_multiplies(host, tmp_path):
-    from anatune.measure.cpu.blocks import Block
+    from anatune.measure.cpu.blocks import ArgumentBlock
     from anatune.measure.cpu.kernel import Library
 
     artifact = probes.compile_probe("gemm", host, tmp_path)
     assert artifact.facts["flop"] > 0
     assert artifact.facts["spill_ops"] == 0
-    blocks = [Block(buffer.dtype, buffer.shape) for buffer in artifact.arguments]
+    blocks = [ArgumentBlock(buffer.dtype, buffer.shape) for buffer in artifact.arguments]
     rng = np.random.default_rng(1)
     for block in blocks[:2]:
         block.array[...] = rng.random(block.shape) - 0.5

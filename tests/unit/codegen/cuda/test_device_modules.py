@@ -7,7 +7,7 @@ import pytest
 from anatune import api
 from anatune.codegen.cuda.build_cache import compile_kernel
 from anatune.codegen.cuda.device_modules import Cubins
-from anatune.codegen.cuda.lower import cuda_kernel, named_kernel
+from anatune.codegen.cuda.lower import cuda_kernel, make_named_kernel
 from anatune.core.workload.operators import matmul
 from anatune.errors import BuildError
 from tests.wording import refuses
@@ -24,7 +24,7 @@ def schedule():
 @pytest.fixture
 def cubins(schedule):
     """One module, made without a CUDA runtime."""
-    kernel, part = named_kernel(schedule, "product")
+    kernel, part = make_named_kernel(schedule, "product")
     made = Cubins("sm_86")
     cubin = compile_kernel(kernel)
     text = made.module(part, cubin).inspect_source()
@@ -84,7 +84,7 @@ def test_callbacks_of_others_are_back_afterwards():
 
 
 def test_a_kernel_is_the_same_under_another_name(schedule):
-    plain, (named, _) = cuda_kernel(schedule), named_kernel(schedule, "product")
+    plain, (named, _) = cuda_kernel(schedule), make_named_kernel(schedule, "product")
     assert named.source.replace("product_kernel", "main_kernel") == plain.source
     assert (named.name, plain.name) == ("product_kernel", "main_kernel")
 

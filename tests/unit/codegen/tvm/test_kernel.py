@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.codegen.compat import parse_program, target_of
-from anatune.codegen.tvm.kernel import TirTask, annotated_schedule, kernel_names, register_kernels
+from anatune.codegen.tvm.kernel import TirTask, find_kernel_names, read_annotated_schedule, register_kernels
 from anatune.errors import BuildError, WorkloadError
 from anatune.templates.cpu.model.model import CpuModel
 
@@ -120,13 +120,13 @@ def test_kernels_in_the_place_of_a_nest_compute_the_same(name):
         assert schedule.options["packed_ahead"] == ()
         traced = task.schedule(schedule)
         np.testing.assert_allclose(run(traced.mod, arrays_of(function)), expected, rtol=1e-4, atol=1e-5)
-        assert annotated_schedule(traced.trace) == schedule
+        assert read_annotated_schedule(traced.trace) == schedule
         text = str(traced.mod)
         again = tvm.s_tir.Schedule(function)
         assert register_kernels(function, traced.trace)
         traced.trace.apply_to_schedule(again, remove_postproc=False)
         assert str(again.mod) == text
-    task.stand_in([kernel_names(traced.trace)])
+    task.stand_in([find_kernel_names(traced.trace)])
     again = tvm.s_tir.Schedule(function)
     traced.trace.apply_to_schedule(again, remove_postproc=False)
     assert str(again.mod) != text
@@ -287,5 +287,5 @@ def test_a_schedule_of_another_workload_is_refused():
 
 def test_traces_of_others_need_no_kernels():
     schedule = tvm.s_tir.Schedule(FUNCTIONS["matmul"])
-    assert annotated_schedule(schedule.trace) is None
+    assert read_annotated_schedule(schedule.trace) is None
     assert not register_kernels(FUNCTIONS["matmul"], schedule.trace)

@@ -17,7 +17,7 @@ from anatune.core.hardware.files import (
     user_spec_folder,
 )
 from anatune.core.hardware.gpu_groups import GpuLaunch
-from anatune.core.hardware.groups import Group, value_problem
+from anatune.core.hardware.groups import SpecGroup, value_problem
 from anatune.core.hardware.spec import CpuSpec, GpuSpec
 from anatune.errors import SpecError, UnknownNameError
 from anatune.printable import printable
@@ -571,7 +571,7 @@ def test_without_a_home_folder_the_packaged_specs_remain(monkeypatch):
 def test_every_number_of_the_schema_has_a_plausible_range():
     judged = [
         (group.__name__, field.name)
-        for group in Group.__subclasses__()
+        for group in SpecGroup.__subclasses__()
         for field in msgspec.structs.fields(group)
         if {int, float} & {field.type, *typing.get_args(field.type)}
     ]

@@ -15,7 +15,7 @@ from anatune.core.workload.number_formats import (
 )
 from anatune.core.workload.text import parse_workload, workload_to_text
 from anatune.errors import SpaceError, WorkloadError
-from anatune.templates import template_named
+from anatune.templates import get_template
 from tests.wording import refuses
 
 TEXTS = [
@@ -204,7 +204,7 @@ def test_gpu_templates_refuse_what_they_do_not_compute(word: str, template: str)
     assert "\n" not in str(error.value)
     assert str(error.value).startswith(f"matmul: {word} ")
     assert ELSEWHERE[word] in str(error.value) or "sm_89 and later, gfx942, gfx950" in str(error.value)
-    assert not template_named(template).takes(product_of(word), anatune.hardware("nvidia_a100_sxm"))
+    assert not get_template(template).takes(product_of(word), anatune.hardware("nvidia_a100_sxm"))
 
 
 @pytest.mark.parametrize("word", FOR_GPUS)
@@ -214,7 +214,7 @@ def test_cpu_templates_refuse_what_they_do_not_compute(word: str, template: str)
         anatune.plan(product_of(word), "xeon_8480", template=template, accuracy="relaxed")
     assert "\n" not in str(error.value)
     assert template == "winograd" or "--hw" in str(error.value)
-    assert not template_named(template).takes(product_of(word), anatune.hardware("xeon_8480"))
+    assert not get_template(template).takes(product_of(word), anatune.hardware("xeon_8480"))
 
 
 @pytest.mark.parametrize("word", FOR_GPUS)

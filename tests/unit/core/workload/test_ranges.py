@@ -5,7 +5,13 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.core.workload.ranges import MOST_EXTENTS, RangedWorkload, has_range, parse_ranged, ranged
+from anatune.core.workload.ranges import (
+    MOST_EXTENTS,
+    RangedWorkload,
+    has_range,
+    make_ranged_workload,
+    parse_ranged_workload,
+)
 from anatune.errors import WorkloadError
 from tests.wording import refuses
 
@@ -23,7 +29,7 @@ from tests.wording import refuses
     ],
 )
 def test_words_are_read_and_each_extent_is_the_constructors_own_workload(words, axis, extents):
-    found = parse_ranged(words.split())
+    found = parse_ranged_workload(words.split())
     assert (found.axis, found.extents) == (axis, tuple(sorted(extents)))
     for extent in (found.extents[0], found.extents[-1]):
         single = found.at(extent)
@@ -34,14 +40,16 @@ def test_words_are_read_and_each_extent_is_the_constructors_own_workload(words, 
 
 
 def test_options_reach_the_constructor():
-    found = parse_ranged(["conv2d", "1..4x64x56x56", "64x64x3x3"], stride="2", padding="1", epilogue="bias,relu")
+    found = parse_ranged_workload(
+        ["conv2d", "1..4x64x56x56", "64x64x3x3"], stride="2", padding="1", epilogue="bias,relu"
+    )
     assert found.at(3) == anatune.conv2d(
         n=3, c=64, h=56, w=56, k=64, r=3, s=3, stride=2, padding=1, epilogue=("bias", "relu")
     )
 
 
 def test_a_residual_of_the_results_shape_grows_with_it():
-    found = ranged(anatune.matmul(8, 16, 32, epilogue=("bias", "add")), "i", "1..8")
+    found = make_ranged_workload(anatune.matmul(8, 16, 32, epilogue=("bias", "add")), "i", "1..8")
     assert found.at(5) == anatune.matmul(5, 16, 32, epilogue=("bias", "add"))
 
 
@@ -63,7 +71,7 @@ def test_a_residual_of_the_results_shape_grows_with_it():
 )
 def test_what_is_no_range_is_refused_in_one_line(words):
     with refuses(WorkloadError) as caught:
-        parse_ranged(words.split())
+        parse_ranged_workload(words.split())
     assert "\n" not in str(caught.value)
 
 
@@ -71,7 +79,7 @@ def test_what_is_no_range_is_refused_in_one_line(words):
 def test_windows_and_what_they_slide_over_cannot_vary(axis):
     workload = anatune.conv2d(n=1, c=64, h=56, w=56, k=64, r=3, s=3, padding=1)
     with refuses(WorkloadError):
-        ranged(workload, axis, [1, 2, 3])
+        make_ranged_workload(workload, axis, [1, 2, 3])
 
 
 @pytest.mark.parametrize(
@@ -87,7 +95,7 @@ def test_windows_and_what_they_slide_over_cannot_vary(axis):
 )
 def test_what_the_library_is_given_is_checked(axis, extents):
     with refuses(WorkloadError):
-        ranged(anatune.matmul(4, 4, 4), axis, extents)
+        make_ranged_workload(anatune.matmul(4, 4, 4), axis, extents)
 
 
 def test_plain_words_have_no_range():
@@ -98,6 +106,6 @@ def test_plain_words_have_no_range():
 
 
 def test_ranges_are_spelled_in_short():
-    assert ranged(anatune.matmul(4, 4, 4), "i", range(1, 9)).format_extents() == "1..8"
-    assert ranged(anatune.matmul(4, 4, 4), "i", range(4, 17, 4)).format_extents() == "4..16:4"
-    assert ranged(anatune.matmul(4, 4, 4), "i", [3, 1]).format_extents() == "1,3"
+    assert make_ranged_workload(anatune.matmul(4, 4, 4), "i", range(1, 9)).format_extents() == "1..8"
+    assert make_ranged_workload(anatune.matmul(4, 4, 4), "i", range(4, 17, 4)).format_extents() == "4..16:4"
+    assert make_ranged_workload(anatune.matmul(4, 4, 4), "i", [3, 1]).format_extents() == "1,3"

@@ -12,7 +12,7 @@ from tests.machine import host
 pytest.importorskip("tvm")
 from anatune.codegen.cpu.dispatch import Dispatch
 from anatune.export.cpu.ranges import write_c_range
-from anatune.measure.cpu.blocks import Block
+from anatune.measure.cpu.blocks import ArgumentBlock
 
 HW = host()
 LANES = HW.compute.simd_bits // 32
@@ -25,7 +25,7 @@ def rows(most, largest, width, packed, parallel):
 
 
 def block(rng, *shape):
-    made = Block("float32", shape, guarded=True)
+    made = ArgumentBlock("float32", shape, guarded=True)
     made.array[...] = rng.standard_normal(shape)
     return made
 
@@ -53,11 +53,11 @@ def test_one_entry_serves_every_extent(tmp_path, threads):
     assert library.product_supported() == 1
     rng = np.random.default_rng(0)
     weights = block(rng, 24, 4 * LANES)
-    packed = Block("float32", made.functions[1].arguments[1].shape, guarded=True)
+    packed = ArgumentBlock("float32", made.functions[1].arguments[1].shape, guarded=True)
     assert library.product_pack_B(pointer(weights), pointer(packed)) == 0
     assert packed.intact
     for extent in range(2, 51):
-        data, result = block(rng, extent, 24), Block("float32", (extent, 4 * LANES), guarded=True)
+        data, result = block(rng, extent, 24), ArgumentBlock("float32", (extent, 4 * LANES), guarded=True)
         for name, constant in (("product_packed", packed), ("product", weights)):
             result.array[...] = np.nan
             called = getattr(library, name)

@@ -11,7 +11,7 @@ pytest.importorskip("tvm")
 import anatune
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.core.compiler_facts import CompilerFacts
-from anatune.core.workload.ranges import parse_ranged
+from anatune.core.workload.ranges import parse_ranged_workload
 from anatune.errors import SpaceError
 from anatune.export.cuda.requirements import requirements_of
 from anatune.export.triton import ranges
@@ -122,7 +122,7 @@ def test_the_arithmetic_is_that_of_the_program_with_the_largest_error(tmp_path):
 
 
 def test_a_range_for_amd(tmp_path):
-    many = parse_ranged(["matmul", "16,40x32x64"], dtype="float16")
+    many = parse_ranged_workload(["matmul", "16,40x32x64"], dtype="float16")
     plan = anatune.plan_range(many, "mi300x", kernels=1)
     made = exported(plan, tmp_path)
     assert (made.images, made.needs) == (("rows_0.hsaco",), None)

@@ -8,7 +8,7 @@ from anatune.fleet.cluster import status
 from anatune.fleet.cluster.messages import Running, WorkerDescription, WorkerStanding, code_digest
 from anatune.fleet.report import status_lines
 from anatune.records.environment import environment
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 
 pytest.importorskip("distributed", reason="pip install '.[cluster]'")
 
@@ -34,7 +34,7 @@ def cluster(monkeypatch):
 
 
 def test_nobody(cluster):
-    assert plain(status_lines(cluster())) == "scheduler tls://lab:8786: no worker has joined\n"
+    assert join_lines(status_lines(cluster())) == "scheduler tls://lab:8786: no worker has joined\n"
 
 
 def test_devices_slots_and_what_they_do(cluster):
@@ -51,7 +51,7 @@ def test_devices_slots_and_what_they_do(cluster):
         ("gpu1", "ready", 1, 2),
         ("laptop", "ready", 0, 6),
     ]
-    lines = plain(status_lines(found)).splitlines()
+    lines = join_lines(status_lines(found)).splitlines()
     assert lines[0] == "scheduler tls://lab:8786: 3 workers, 2 devices, 10 to build at once"
     assert lines[3].split()[:5] == ["gpu1", "ready", "2", "8", "1"]
     assert lines[3].endswith("2 builds, run for 3 s")
@@ -74,7 +74,7 @@ def test_who_would_be_refused(cluster, changed, words):
     found = cluster(*fine, worker("gpu3", RTX, **{"peak": 30e12, **changed}), worker("box", XEON, peak=90e9))
     states = {one.name: one.state for one in found.workers}
     assert states == {"gpu1": "ready", "gpu2": "ready", "gpu3": "refused", "box": "ready"}
-    text = plain(status_lines(found))
+    text = join_lines(status_lines(found))
     assert words in " ".join(text.split())
 
 
@@ -83,4 +83,4 @@ def test_strangers(cluster):
     found = cluster({"name": "dask-1"}, {"name": 7, "anatune": "{", "metrics": None}, {"anatune": "[]"})
     assert {one.state for one in found.workers} == {"foreign"}
     assert {one.name for one in found.workers} == {"dask-1", "7", "tls://10.0.0.2:1"}
-    assert "start it with `anatune worker`" in plain(status_lines(found))
+    assert "start it with `anatune worker`" in join_lines(status_lines(found))

@@ -10,7 +10,7 @@ pytest.importorskip("tvm")
 
 import anatune
 from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceError
-from anatune.measure.cpu.blocks import Block, tensor_of
+from anatune.measure.cpu.blocks import ArgumentBlock, tensor_of
 from anatune.measure.cpu.cold import check_cold, cold_bytes, level_of
 from anatune.measure.cpu.kernel import Kernel, Library, Prepared
 from anatune.measure.run.correctness import array_dtype, expected, random_inputs, same_bytes
@@ -40,7 +40,7 @@ def operands(seed=0):
 @pytest.mark.parametrize("shape", [(), (3,), (5, 7)])
 @pytest.mark.parametrize("guarded", [False, True])
 def test_blocks_are_aligned_and_shared_with_tvm(dtype, shape, guarded):
-    block = Block(dtype, shape, guarded=guarded)
+    block = ArgumentBlock(dtype, shape, guarded=guarded)
     assert block.array.ctypes.data % 64 == 0
     assert block.array.dtype == array_dtype(dtype)
     block.array[...] = 3
@@ -56,7 +56,7 @@ def test_blocks_are_aligned_and_shared_with_tvm(dtype, shape, guarded):
 
 
 def test_unaligned_strided_and_read_only_arrays_are_copied():
-    whole = Block("float32", (8, 9)).array
+    whole = ArgumentBlock("float32", (8, 9)).array
     whole[...] = np.arange(72).reshape(8, 9)
     assert tensor_of(whole).numpy().tolist() == whole.tolist()
     for array in (whole[:, 1:], whole[1:], whole.T):
@@ -127,7 +127,7 @@ def test_calls_take_copies_of_the_constants_in_turn(artifact):
         lambda *given: (seen.append([np.from_dlpack(one).ctypes.data for one in given]), main(*given)),
     )
     size = -(-inputs["B"].nbytes // 64) * 64
-    memory = Block("uint8", (3 * size + 17,))
+    memory = ArgumentBlock("uint8", (3 * size + 17,))
     prepared = Prepared(artifact, library, inputs, guarded=True, constants=("B",), cold=memory)
     want = expected(WORKLOAD, inputs)
     for _ in range(8):
@@ -144,7 +144,7 @@ def test_calls_take_copies_of_the_constants_in_turn(artifact):
 
 def test_constants_larger_than_the_memory_stay_where_they_are(artifact):
     inputs = random_inputs(WORKLOAD)
-    memory = Block("uint8", (64,))
+    memory = ArgumentBlock("uint8", (64,))
     memory.bytes[:] = 7
     prepared = Prepared(artifact, Library(artifact), inputs, constants=("B",), cold=memory)
     prepared.call()

@@ -169,10 +169,10 @@ def test_names_are_linux_flags_but_for_punctuation():
 
 def test_features_are_those_that_llvm_gives_code_for_each_processor():
     tvm = pytest.importorskip("tvm")
-    from anatune.codegen.compat import features_of
+    from anatune.codegen.compat import list_features
 
     for known in known_cores().x86:
         target = tvm.target.Target({"kind": "llvm", "mcpu": known.llvm, "mtriple": "x86_64-linux-gnu"})
-        given = features_of(target)
+        given = list_features(target)
         tiles = {name for name in given if name.startswith("amx")} - {"amx-fp16"}  # Linux has no flag for it
         assert known.features == {*code_features(given, "x86_64"), *tiles}, known.title

@@ -12,7 +12,7 @@ import anatune
 from anatune.codegen.cuda.nvrtc import Cubin
 from anatune.codegen.triton.ranges import range_kernels
 from anatune.core.compiler_facts import CompilerFacts
-from anatune.core.workload.ranges import ranged
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import DeviceError, MissingDependencyError, RunError
 from anatune.export.triton.ranges import write_gpu_range
 from anatune.measure.cuda import ranges as gpu_ranges
@@ -31,7 +31,7 @@ ENDS = ((1, 7, 0), (8, 20, 1), (21, 21, 0), (22, 45, 1))
 
 def a_plan(gpu=GPU, split=1, extents=range(1, 46), ends=ENDS):
     """Return a plan by hand: two programs, four intervals of 45 rows; the second one splits its reduction."""
-    many = ranged(anatune.matmul(45, 24, 40), "i", extents)
+    many = make_ranged_workload(anatune.matmul(45, 24, 40), "i", extents)
     inner = [(1, 2, 1, 2), (2, 8, 1, 1)]
     programs = []
     for number, rows in enumerate(inner):
@@ -57,7 +57,7 @@ def no_triton(wanted):
 def a_mixed_plan(device="h200", **options):
     """Return a plan by hand for 45 rows of float16: CUDA C up to 7 of them, Triton with two parts of sums above."""
     gpu = anatune.hardware(device)
-    many = ranged(anatune.matmul(45, 24, 40, dtype="float16"), "i", range(1, 46))
+    many = make_ranged_workload(anatune.matmul(45, 24, 40, dtype="float16"), "i", range(1, 46))
     first = anatune.space(many.at(7), gpu, template="cuda").schedule(
         {"i": (1, 1, 7, 1, 1), "j": (3, 1, 4, 1, 2), "k": (5, 2, 4)}, 64, {"A": 4, "B": 2}
     )

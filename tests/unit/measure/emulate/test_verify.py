@@ -13,13 +13,13 @@ from anatune import batch_matmul, conv2d, matmul
 from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.core.schedule import Schedule
 from anatune.core.workload.operators import depthwise_conv2d, max_pool2d, reduction
-from anatune.core.workload.ranges import ranged
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import MissingDependencyError, RunError, SpaceError
 from anatune.measure.emulate import verify as verify_gpu
 from anatune.measure.emulate.emulator import ALL_BLOCKS, compiler
 from anatune.measure.emulate.verify import check_kernel, spread_blocks
 from anatune.measure.run.correctness import expected, random_inputs
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.gpu.split import SPLIT
 from bench.gpu.awkward import awkward_workloads, covering_schedule
@@ -52,7 +52,7 @@ AWKWARD = dict(awkward_workloads())
 
 def point(workload, seed, hardware="rtx3090", most_threads=256):
     """Return a random schedule whose blocks have 2 to `most_threads` threads."""
-    for schedule in GpuModel(workload, anatune.hardware(hardware)).space.sample(200, seed):
+    for schedule in CudaModel(workload, anatune.hardware(hardware)).space.sample(200, seed):
         if 1 < cuda_threads(schedule) <= most_threads:
             return schedule
     raise AssertionError("no such point")
@@ -95,7 +95,7 @@ def test_one_kernel_computes_every_extent_of_a_range(name, axis):
     draw = random.Random(name)
     multiple = draw.choice((1, 2, 4))
     most = max(multiple, AWKWARD[name].extents[axis] // multiple * multiple)
-    family = ranged(AWKWARD[name], axis, range(multiple, most + 1, multiple))
+    family = make_ranged_workload(AWKWARD[name], axis, range(multiple, most + 1, multiple))
     schedule = covering_schedule(family.largest, anatune.hardware("a100"), draw)
     options = {option: value for option, value in schedule.options.items() if option not in SPLIT}
     schedule = msgspec.structs.replace(schedule, options=options)
@@ -114,7 +114,7 @@ def test_one_kernel_computes_every_extent_of_a_range(name, axis):
 def test_parts_of_sums_for_a_range(axis, options):
     tiles = {"i": (3, 2, 4, 1, 2), "j": (2, 1, 8, 1, 3), "k": (8, 2, 2)}
     template = "pipelined" if "stages" in options else "cuda"
-    family = ranged(matmul(37, 29, 31), axis, range(12, (37 if axis == "i" else 31) + 1))
+    family = make_ranged_workload(matmul(37, 29, 31), axis, range(12, (37 if axis == "i" else 31) + 1))
     schedule = Schedule(family.largest, anatune.hardware("a100"), template, tiles, 64, {}, options).check()
     kernel = cuda_kernel(schedule, Ranged(axis, family.extents[0], family.extents[-1]))
     for extent in (12, 13, 25, family.extents[-1]):
@@ -126,7 +126,7 @@ def test_parts_of_sums_for_a_range(axis, options):
 
 def pipelined(workload, seed, **options):
     """Return a random schedule with several staging steps, pipelined."""
-    for schedule in GpuModel(workload, anatune.hardware("rtx3090")).space.sample(400, seed):
+    for schedule in CudaModel(workload, anatune.hardware("rtx3090")).space.sample(400, seed):
         steps = np.prod([tiles[0] for tiles in schedule.tiles.values() if len(tiles) == 3])
         if 1 < cuda_threads(schedule) <= 128 and steps > 3:
             return msgspec.structs.replace(schedule, template="pipelined", options=options)

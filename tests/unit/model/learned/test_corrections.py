@@ -17,7 +17,7 @@ from anatune.model.learned import corrections
 from anatune.model.learned.corrected import SHORTLIST, CorrectedModel
 from anatune.model.learned.corrections import Card, find_correction, load_correction, save_correction
 from anatune.model.learned.residual import ResidualModel, ResidualOptions
-from anatune.templates import template_named
+from anatune.templates import get_template
 from tests.wording import refuses
 
 MATMUL = anatune.matmul(256, 256, 256)
@@ -121,7 +121,7 @@ def test_a_users_correction_of_former_features_is_refused_with_the_way_out(
     own = corrections.user_correction_folder() / called
     hardware = anatune.hardware("ryzen_7950x")
     save_correction(own, card(called, template="cpu", kernels=kernels, devices=("ryzen_7950x",)), residual)
-    break_json(feature_version=template_named("cpu").feature_version - 1)(own)
+    break_json(feature_version=get_template("cpu").feature_version - 1)(own)
     with pytest.raises(ModelVersionError) as error:
         anatune.plan(MATMUL, hardware, 1)
     message = str(error.value)
@@ -172,7 +172,7 @@ def test_an_unknown_name_lists_the_shipped_ones():
 
 
 def test_shipped_corrections_can_be_read_and_helped_on_workloads_left_out():
-    cards = corrections.shipped_cards()
+    cards = corrections.read_shipped_cards()
     assert {"ansor_k80", "ansor_mi50", "autotvm_k80", "autotvm_mi50"} <= {one.name for one in cards.values()}
     for place, one in cards.items():
         assert load_correction(place).model.names_ == one.feature_names

@@ -8,7 +8,7 @@ pytest.importorskip("lightgbm")
 pytest.importorskip("sklearn")
 
 from anatune.model.learned import cross_fit as module
-from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual, shrunk_residual
+from anatune.model.learned.cross_fit import MeasuredPoints, cross_fit, fit_residual, fit_shrunk_residual
 from anatune.model.learned.residual import ResidualOptions
 from anatune.templates.base.features import FeatureTable
 from tests.wording import refuses
@@ -56,22 +56,22 @@ def test_points_of_different_templates_are_refused(four):
 def test_as_much_is_used_as_helps_on_workloads_left_out():
     rng = np.random.default_rng(1)
     same = [measured(rng, f"w{at}", "d", 60) for at in range(6)]
-    model = shrunk_residual(same, OPTIONS)
+    model = fit_shrunk_residual(same, OPTIONS)
     assert 0.8 < model.options.share <= 1.0
     noise = [
-        shrunk_residual([one._replace(time_s=np.exp(rng.normal(0.0, 0.3, 60))) for one in same], OPTIONS)
+        fit_shrunk_residual([one._replace(time_s=np.exp(rng.normal(0.0, 0.3, 60))) for one in same], OPTIONS)
         for _ in range(6)
     ]
     assert sum(found is not None for found in noise) <= 1  # one standard error: one in six by chance
     opposed = [one._replace(time_s=one.time_s ** (0.4 * (-1) ** at)) for at, one in enumerate(same)]
-    assert shrunk_residual(opposed, OPTIONS) is None
-    assert shrunk_residual(same[:2], OPTIONS) is None
+    assert fit_shrunk_residual(opposed, OPTIONS) is None
+    assert fit_shrunk_residual(same[:2], OPTIONS) is None
 
 
 def test_a_share_scales_what_is_said():
     rng = np.random.default_rng(1)
     same = [measured(rng, f"w{at}", "d", 60) for at in range(6)]
-    model, whole = shrunk_residual(same, OPTIONS), fit_residual(same, OPTIONS)
+    model, whole = fit_shrunk_residual(same, OPTIONS), fit_residual(same, OPTIONS)
     features = same[0].table.values
     model.options = msgspec.structs.replace(model.options, share=0.5)
     said, all_of_it = (one.predict(features).log_ratio - one.offset_ for one in (model, whole))

@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.model.pruning.order import PlainOrder
+from anatune.model.pruning.order import AnalyticalOrder
 
 
 def model(extents, device, template=None, dtype="float32"):
@@ -38,7 +38,7 @@ def test_points_within_a_time_are_the_beginning_of_the_ranking(extents, template
 )
 def test_beginnings_agree(extents, device, template, dtype):
     chosen = model(extents, device, template, dtype)
-    order = PlainOrder(chosen)
+    order = AnalyticalOrder(chosen)
     most = 600 if device == "intel_xeon_gold_6130" else 1500
     ten, hundred, many = (order.first(count) for count in (10, 100, most))
     assert len(many) == most
@@ -50,7 +50,7 @@ def test_beginnings_agree(extents, device, template, dtype):
 
 def test_distinct_points_have_times_of_their_own():
     chosen = model((512, 1024, 256), "rtx3090")
-    points = PlainOrder(chosen, distinct=True).first(700)
+    points = AnalyticalOrder(chosen, distinct=True).first(700)
     assert len(points) == 700
     assert (np.diff(chosen.times(points)[0]) > 0).all()
     np.testing.assert_array_equal(points[:50], chosen.rank(50, distinct=True).points)
@@ -58,5 +58,5 @@ def test_distinct_points_have_times_of_their_own():
 
 def test_a_space_ends():
     chosen = model((4, 4, 4), "rtx3090")
-    order = PlainOrder(chosen)
+    order = AnalyticalOrder(chosen)
     assert len(order.first(10**9)) == order.ranking.num_legal

@@ -10,7 +10,7 @@ import pytest
 import anatune
 from anatune.errors import SpaceError
 from anatune.model.pruning.diversity import common_error, error_quantities
-from anatune.model.pruning.subset import kept_count
+from anatune.model.pruning.subset import count_kept
 from tests.wording import refuses
 
 
@@ -155,9 +155,9 @@ def test_keep_is_a_share_or_a_count(keep, small, rtx3090):
 
 
 def test_counts():
-    assert kept_count(5, 3) == 3
-    assert kept_count(0.01, 100) == 1
-    assert kept_count(0.01, 101) == 2
+    assert count_kept(5, 3) == 3
+    assert count_kept(0.01, 100) == 1
+    assert count_kept(0.01, 101) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import numpy as np
 
 import anatune
-from anatune.core.workload.ranges import ranged
-from anatune.templates.base.family import Bounds, ProgramFamily
+from anatune.core.workload.ranges import make_ranged_workload
+from anatune.templates.base.family import FamilyBounds, ProgramFamily
 
 
 class TableFamily(ProgramFamily):
@@ -14,7 +14,9 @@ class TableFamily(ProgramFamily):
 
     def __init__(self, table, shown=None, name="rtx3090"):
         count = table.shape[1]
-        super().__init__(ranged(anatune.matmul(count, 16, 16), "i", range(1, count + 1)), anatune.hardware(name))
+        super().__init__(
+            make_ranged_workload(anatune.matmul(count, 16, 16), "i", range(1, count + 1)), anatune.hardware(name)
+        )
         self.table, self.shown = table, list(range(len(table)) if shown is None else shown)
         self.asked = []
 
@@ -28,7 +30,7 @@ class TableFamily(ProgramFamily):
         self.asked.append(limits_s)
         best = self.table.min(axis=0)
         faster = {int(self.table[:, at].argmin()) for at in np.flatnonzero(best < limits_s)}
-        return Bounds(np.minimum(best, limits_s), tuple(sorted(faster)))
+        return FamilyBounds(np.minimum(best, limits_s), tuple(sorted(faster)))
 
     def schedule(self, program, extent):
         workload = self.workload.at(extent)

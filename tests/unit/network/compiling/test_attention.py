@@ -10,7 +10,7 @@ import anatune
 from anatune import api
 from anatune.network.compiling.attention import plan_attentions
 from anatune.network.graph.nodes import Constant, Node, TensorType
-from anatune.network.graph.passes.simplify import permuted
+from anatune.network.graph.passes.simplify import permute_value
 from tests.machine import fixed
 from tests.unit.network.compiling import models
 from tests.unit.network.graph import graphs
@@ -22,7 +22,7 @@ def attention(queries, keys, *, heads=4, dim=16, mask=None):
     """Return the prepared graph of an attention of heads that lie one behind another."""
     sizes = {"q": queries, "k": keys, "v": keys}
     q, k, v = (graphs.source(heads, size, dim, name=name) for name, size in sizes.items())
-    scores = graphs.matmul(q, permuted(k, (0, 2, 1)))
+    scores = graphs.matmul(q, permute_value(k, (0, 2, 1)))
     scores = scores if mask is None else graphs.add(scores, Constant(mask[None]))
     powers = Node("nn.softmax", (scores,), scores.type, {"axis": -1})
     return graphs.prepared(graphs.graph(graphs.matmul(powers, v), inputs=[q, k, v]))
@@ -100,7 +100,7 @@ def test_equal_attentions_are_one_kernel(hardware):
     q = graphs.source(4, 32, 16, name="q")
     value = q
     for _ in range(2):
-        scores = graphs.matmul(value, permuted(q, (0, 2, 1)))
+        scores = graphs.matmul(value, permute_value(q, (0, 2, 1)))
         value = graphs.matmul(Node("nn.softmax", (scores,), scores.type, {"axis": -1}), q)
     graph, planned = plan_attentions(graphs.prepared(graphs.graph(value, inputs=[q])), hardware)
     assert [len(one.nodes) for one in planned] == [1, 1]  # the second one reads what the first one wrote, by heads

@@ -10,8 +10,8 @@ from anatune.errors import RunError
 from anatune.network.compiling.checking import compare_outputs
 from anatune.network.compiling.session import compile as compile_model
 from anatune.network.compiling.targets import cpu
-from anatune.network.graph.nodes import Constant, Node, rewritten
-from anatune.network.graph.operators import applied
+from anatune.network.graph.nodes import Constant, Node, rewrite_graph
+from anatune.network.graph.operators import apply_operator
 from anatune.network.graph.passes.order import CPU
 from anatune.network.relax.frontends import ImportedModel
 from tests.wording import refuses
@@ -147,7 +147,7 @@ def planted(monkeypatch, op, other):
     """Have compilation take one operator of elements for another one."""
 
     def broken(graph):
-        return rewritten(graph, lambda node: other(node) if node.op == op else node)
+        return rewrite_graph(graph, lambda node: other(node) if node.op == op else node)
 
     monkeypatch.setattr(cpu, "CPU", (broken, *CPU))
 
@@ -167,7 +167,7 @@ NORMALISED = [("Abs", ["x"], ["a"]), ("Max", ["a", "least"], ["b"]), ("Div", ["x
 def test_a_bound_that_vanishes_is_seen_at_zeros(path, monkeypatch):
     model_of_nodes(path, *NORMALISED, constants=[("least", 1e-12)])
     compile_model(path, threads=1)
-    planted(monkeypatch, "maximum", lambda node: applied("nn.relu", node.arguments[0]))
+    planted(monkeypatch, "maximum", lambda node: apply_operator("nn.relu", node.arguments[0]))
     with refuses(RunError):
         compile_model(path, threads=1)
 

@@ -12,8 +12,8 @@ from anatune.network.compiling.layouts.moving import move_loops, swap_rows_and_c
 from anatune.network.compiling.planning import ProductPlanner, plan_products
 from anatune.network.graph.nodes import TensorType
 from anatune.network.graph.operators import CONVOLUTION
-from anatune.network.graph.passes.layouts import Form
-from anatune.network.graph.passes.order import CPU, after
+from anatune.network.graph.passes.layouts import LayoutForm
+from anatune.network.graph.passes.order import CPU, run_passes
 from anatune.templates.cpu.model.model import CpuModel
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
@@ -27,7 +27,7 @@ def hardware():
 
 
 def test_channels_last_is_kept_where_nothing_else_is_clearly_faster(hardware):
-    graph = after(CPU, g.residual_network())
+    graph = run_passes(CPU, g.residual_network())
     choice, found = choose_layouts(graph, ProductPlanner(graph, hardware))
     assert found.layouts == {"NHWC": 6}
     assert found.transposes == 1
@@ -38,7 +38,7 @@ def test_channels_last_is_kept_where_nothing_else_is_clearly_faster(hardware):
 
 
 def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
-    graph = after(CPU, g.residual_network())
+    graph = run_passes(CPU, g.residual_network())
     planner = ProductPlanner(graph, hardware)
     choice, _ = choose_layouts(graph, planner)
     known, calls = dict(planner.planned), []
@@ -51,14 +51,14 @@ def test_what_was_compared_is_not_planned_again(hardware, monkeypatch):
 
 def test_a_graph_without_convolutions_has_no_layouts(hardware):
     x = g.source(8, 16)
-    graph = after(CPU, g.graph(g.matmul(x, g.constant(16, 8)), inputs=[x]))
+    graph = run_passes(CPU, g.graph(g.matmul(x, g.constant(16, 8)), inputs=[x]))
     assert choose_layouts(graph, ProductPlanner(graph, hardware)) == ({}, None)
 
 
 @pytest.mark.parametrize("size", [1, 2])
 def test_depthwise_convolutions_alone_cost_nothing_that_is_compared(hardware, size):
     x = g.source(1, 9, size, size)
-    graph = after(CPU, g.graph(g.convolution(x, 9, 3, padding=1, groups=9), inputs=[x]))
+    graph = run_passes(CPU, g.graph(g.convolution(x, 9, 3, padding=1, groups=9), inputs=[x]))
     _, found = choose_layouts(graph, ProductPlanner(graph, hardware))
     assert found.gap == 0.0
 
@@ -68,7 +68,7 @@ def costing(monkeypatch, factors):
     kernel_s = module._LayoutCosts.kernel_s
 
     def changed(self, node, form):
-        last = kernel_s(self, node, Form(CHANNELS_LAST, CHANNELS_LAST))
+        last = kernel_s(self, node, LayoutForm(CHANNELS_LAST, CHANNELS_LAST))
         return last * factors.get(form, 2.0)
 
     monkeypatch.setattr(module._LayoutCosts, "kernel_s", changed)
@@ -78,22 +78,22 @@ def chain():
     x = g.source(1, 32, 28, 28)
     first = g.relu(g.convolution(x, 32, 3, padding=1, seed=1))
     second = g.relu(g.convolution(first, 32, 3, padding=1, seed=2))
-    return after(CPU, g.graph(g.mean(second, 2, 3, keepdims=False), inputs=[x]))
+    return run_passes(CPU, g.graph(g.mean(second, 2, 3, keepdims=False), inputs=[x]))
 
 
 def test_blocks_are_chosen_where_they_pay_and_a_transpose_where_it_does(hardware, monkeypatch):
     graph = chain()
     planner = ProductPlanner(graph, hardware)
-    last = Form(CHANNELS_LAST, CHANNELS_LAST)
-    costing(monkeypatch, {last: 1.0, Form(BLOCKS, BLOCKS): 0.1})
+    last = LayoutForm(CHANNELS_LAST, CHANNELS_LAST)
+    costing(monkeypatch, {last: 1.0, LayoutForm(BLOCKS, BLOCKS): 0.1})
     choice, found = choose_layouts(graph, planner)
     assert found.layouts == {"NCHW16c": 2}
     assert found.transposes == 1
     assert [node.op for node in g.in_orders(graph, choice).nodes()].count("permute_dims") == 1
-    costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_FIRST): 1.5})
+    costing(monkeypatch, {last: 1.0, LayoutForm(CHANNELS_FIRST, CHANNELS_FIRST): 1.5})
     choice, found = choose_layouts(graph, planner)
     assert (found.layouts, found.transposes) == ({"NHWC": 2}, 1)
-    costing(monkeypatch, {last: 1.0, Form(CHANNELS_FIRST, CHANNELS_LAST): 0.7})
+    costing(monkeypatch, {last: 1.0, LayoutForm(CHANNELS_FIRST, CHANNELS_LAST): 0.7})
     choice, found = choose_layouts(graph, planner)
     assert (found.layouts, found.transposes) == ({"NCHW:NHWC": 1, "NHWC": 1}, 0)
 

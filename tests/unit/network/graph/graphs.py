@@ -2,23 +2,23 @@
 
 import numpy as np
 
-from anatune.network.graph.nodes import Constant, Graph, Input, Node, Shape, TensorType, item_of
-from anatune.network.graph.passes.layouts import everywhere, laid_out
-from anatune.network.graph.passes.order import CPU, after
-from anatune.network.graph.passes.simplify import simplified
+from anatune.network.graph.nodes import Constant, Graph, Input, Node, Shape, TensorType, select_result
+from anatune.network.graph.passes.layouts import apply_layout, choose_order
+from anatune.network.graph.passes.order import CPU, run_passes
+from anatune.network.graph.passes.simplify import simplify
 
 _CONVOLUTIONS = {1: ("NCW", "OIW"), 2: ("NCHW", "OIHW"), 3: ("NCDHW", "OIDHW")}
 
 
 def prepared(graph):
     """Return a graph behind all passes but those for CPUs, with channels last wherever an operator can have them so."""
-    whole = after(CPU, graph)
-    return in_orders(whole, everywhere(whole))
+    whole = run_passes(CPU, graph)
+    return in_orders(whole, choose_order(whole))
 
 
 def in_orders(graph, choice):
     """Return a graph with its activations in the chosen orders."""
-    return simplified(laid_out(graph, choice))
+    return simplify(apply_layout(graph, choice))
 
 
 def array(*shape, seed=0):
@@ -60,7 +60,7 @@ def batch_norm(data, seed=1):
     kind = TensorType((channels,), "float32")
     attributes = {"axis": 1, "epsilon": 1e-5, "center": True, "scale": True, "momentum": 0.1, "training": False}
     norm = Node("nn.batch_norm", (data, gamma, beta, mean, variance), (data.type, kind, kind), attributes, "kind")
-    return item_of(norm, 0)
+    return select_result(norm, 0)
 
 
 def relu(data):

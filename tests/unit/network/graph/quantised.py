@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from anatune.network.graph.passes.order import CPU, after
+from anatune.network.graph.passes.order import CPU, run_passes
 from tests.naive_graph import run
 from tests.unit.network.graph.onnx.one_node import read
 
@@ -56,7 +56,7 @@ class Model:
 
     def graphs(self, *outputs):
         """Return the graph as it is read, and behind all passes for CPUs."""
-        return read(self.model(*outputs)), after(CPU, read(self.model(*outputs)))
+        return read(self.model(*outputs)), run_passes(CPU, read(self.model(*outputs)))
 
     def check(self, *outputs, unit):
         """Compare both graphs; return the nodes behind the passes."""

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from anatune.network.graph.folding import computed
-from anatune.network.graph.nodes import Constant, Node, Shape, TensorType, item_of
+from anatune.network.graph.folding import fold
+from anatune.network.graph.nodes import Constant, Node, Shape, TensorType, select_result
 from anatune.network.graph.operators import CONVOLUTION
-from anatune.network.graph.passes.order import CPU, after
-from anatune.network.graph.passes.simplify import simplified
+from anatune.network.graph.passes.order import CPU, run_passes
+from anatune.network.graph.passes.simplify import simplify
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
 
@@ -34,7 +34,7 @@ def test_weight_norms_are_weights(norm):
     spread = node("broadcast_to", norm(weight), Shape((8, 4, 3, 3)), shape=(8, 4, 3, 3))
     scaled = g.multiply(node("divide", weight, spread), gain)
     convolution = g.convolution(x, 8, 3)
-    new_graph = after(CPU, g.graph(convolution.of((x, scaled)), inputs=[x]))
+    new_graph = run_passes(CPU, g.graph(convolution.of((x, scaled)), inputs=[x]))
     assert [one.op for one in new_graph.nodes()] == [CONVOLUTION]
     length = np.sqrt((weight.array.astype(np.float64) ** 2).sum((1, 2, 3), keepdims=True))
     np.testing.assert_allclose(new_graph.nodes()[0].arguments[1].array, weight.array / length * gain.array, rtol=1e-5)
@@ -56,7 +56,7 @@ def test_weight_norms_are_weights(norm):
     ids=lambda one: getattr(one, "op", ""),
 )
 def test_operators_on_constants(new_graph, want):
-    result = computed(new_graph)
+    result = fold(new_graph)
     assert isinstance(result, Constant)
     np.testing.assert_allclose(result.array, want, rtol=1e-5, atol=1e-6)
 
@@ -69,7 +69,7 @@ def test_constants_of_equal_values_are_one():
     changed[3, 3] += 1
     other = Constant(changed)
     graph = g.graph(*(g.matmul(x, one) for one in (weight, *copies, other, *turned)), inputs=[x])
-    new_graph = simplified(graph)
+    new_graph = simplify(graph)
     assert len(new_graph.constants()) == 3
     assert len(new_graph.nodes()) == 3
     for got, want in zip(run(new_graph, g.array(4, 16)), run(graph, g.array(4, 16)), strict=True):
@@ -80,16 +80,16 @@ def test_signs_of_zeros_and_what_is_no_number_tell_constants_apart():
     numbers = [0.0, -0.0, np.nan, 0.0, np.nan]
     x = g.source(4)
     graph = g.graph(*(g.add(x, Constant(np.full(4, number, np.float32))) for number in numbers), inputs=[x])
-    assert len(simplified(graph).constants()) == 3
+    assert len(simplify(graph).constants()) == 3
 
 
 def test_what_has_no_elements_is_a_constant():
     x, empty = g.source(2, 6, name="x"), g.source(2, 0, name="empty")
     split = Node("split", (x,), tuple(TensorType((2, size), "float32") for size in (2, 0, 4)), {"axis": 1})
-    parts = [item_of(split, place) for place in range(3)]
+    parts = [select_result(split, place) for place in range(3)]
     nothing = g.matmul(empty, Node("permute_dims", (empty,), TensorType((0, 2), "float32"), {"axes": (1, 0)}))
     outputs = [g.concat(empty, x, parts[1]), g.concat(empty, empty), parts[1], parts[2], nothing]
-    new_graph = simplified(g.graph(*outputs, inputs=[x, empty]))
+    new_graph = simplify(g.graph(*outputs, inputs=[x, empty]))
     assert new_graph.outputs[0] is x
     assert [one.op for one in new_graph.nodes()] == ["strided_slice"]
     constants = [one.array for one in new_graph.outputs if isinstance(one, Constant)]

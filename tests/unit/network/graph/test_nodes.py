@@ -1,6 +1,6 @@
 """Values as keys, their readers, and graphs written anew."""
 
-from anatune.network.graph.nodes import Graph, Input, Node, TensorType, rewritten_beside
+from anatune.network.graph.nodes import Graph, Input, Node, TensorType, rewrite_with_originals
 
 KIND = TensorType((2, 3), "float32")
 
@@ -33,7 +33,7 @@ def test_a_graph_is_written_anew_from_what_stands_for_its_inputs():
     inner = Node("nn.relu", (x,), KIND)
     graph = Graph((x,), (inner, x), is_tuple=True)
     new = {x: wide}
-    new_graph = rewritten_beside(graph, lambda own, old: Node("negative", own.arguments, KIND), new)
+    new_graph = rewrite_with_originals(graph, lambda own, old: Node("negative", own.arguments, KIND), new)
     assert [node.op for node in new_graph.nodes()] == ["negative"]
     assert new_graph.outputs == (new[inner], wide)
     assert new[inner].arguments == (wide,)

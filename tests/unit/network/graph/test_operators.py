@@ -5,9 +5,9 @@ import pytest
 
 from anatune.core.activations import ACTIVATIONS
 from anatune.core.workload.number_formats import FUNCTION_STEPS
-from anatune.network.graph.folding import computed, value_of
+from anatune.network.graph.folding import evaluate_node, fold
 from anatune.network.graph.nodes import Constant, Input, Shape, TensorType
-from anatune.network.graph.operators import ATTENTION, EXPERTS, OPERATORS, PRODUCTS, ROUTE, WINDOW, applied
+from anatune.network.graph.operators import ATTENTION, EXPERTS, OPERATORS, PRODUCTS, ROUTE, WINDOW, apply_operator
 from anatune.network.graph.passes import layouts
 from anatune.network.relax import kernels
 
@@ -50,13 +50,13 @@ def test_types_are_those_of_what_is_computed(operator):
     arguments = {"reshape": (constants[0], Shape((3, 2))), "clip": (constants[0], constants[1], constants[0])}
     attributes = {"permute_dims": {"axes": (1, 0)}, "nn.leakyrelu": {"alpha": 0.1}}
     given = arguments.get(operator.name, tuple(constants[: operands_of(operator)]))
-    node = applied(operator.name, *given, **attributes.get(operator.name, {}))
-    result = computed(node)
+    node = apply_operator(operator.name, *given, **attributes.get(operator.name, {}))
+    result = fold(node)
     assert isinstance(result, Constant)
     assert result.type == node.type
-    assert value_of(node, {}).shape == node.type.shape
+    assert evaluate_node(node, {}).shape == node.type.shape
 
 
 def test_an_operator_without_a_rule_is_a_mistake():
     with pytest.raises(AssertionError, match="matmul"):
-        applied("matmul", *(Input(name, TensorType((2, 2), "float32")) for name in "ab"))
+        apply_operator("matmul", *(Input(name, TensorType((2, 2), "float32")) for name in "ab"))

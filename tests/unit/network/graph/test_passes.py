@@ -5,7 +5,7 @@ import pytest
 
 from anatune.network.graph.nodes import Constant, tensor_type
 from anatune.network.graph.operators import CONVOLUTION, MATMUL, PRODUCTS
-from anatune.network.graph.products import known_operands, workload_of
+from anatune.network.graph.products import constant_operands, workload_of
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
 
@@ -31,7 +31,7 @@ def test_a_residual_network_is_products_pools_and_one_transpose():
     assert steps.count(("bias", "add", "relu")) == 2
     assert steps[-1] == ("bias",)
     assert all(node.attributes["layout"] == "NHWC" for node in new_graph.nodes() if node.op == CONVOLUTION)
-    assert all(known_operands(node) for node in new_graph.nodes() if node.op in PRODUCTS)
+    assert all(constant_operands(node) for node in new_graph.nodes() if node.op in PRODUCTS)
 
 
 def test_workloads_say_what_the_nodes_compute():
@@ -105,7 +105,7 @@ def test_products_of_two_activations_are_batched_and_know_no_operand():
     new_graph = check(g.graph(g.matmul(x, y), inputs=[x, y]))
     (node,) = (node for node in new_graph.nodes() if node.op in PRODUCTS)
     assert workload_of(node).operator == "batch_matmul"
-    assert known_operands(node) == ()
+    assert constant_operands(node) == ()
 
 
 def test_batch_norm_that_follows_no_product_is_a_product_and_a_sum():

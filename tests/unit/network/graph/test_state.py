@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
-from anatune.network.graph.building import broadcast, concat, elementwise, reshape, scattered
+from anatune.network.graph.building import broadcast, concat, elementwise, reshape, scatter
 from anatune.network.graph.meanings import put
 from anatune.network.graph.nodes import Graph, Input, TensorType
 from anatune.network.graph.operators import PUT
-from anatune.network.graph.state import StatePair, grown, paired, with_state
+from anatune.network.graph.state import StatePair, attach_state, find_growth, find_pairs
 from tests.wording import refuses
 
 
@@ -21,23 +21,23 @@ def growing(held, tokens):
 def test_names_of_exported_decoders():
     inputs = ["ids", "past_key_values.0.key", "past_1", "x"]
     outputs = ["logits", "present.0.key", "present_1", "presentation"]
-    assert paired("auto", inputs, outputs, "it") == [(1, 1), (2, 2)]
+    assert find_pairs("auto", inputs, outputs, "it") == [(1, 1), (2, 2)]
     with refuses(WorkloadError):
-        paired("auto", ["ids"], ["logits"], "it")
+        find_pairs("auto", ["ids"], ["logits"], "it")
 
 
 def test_what_grows_is_put_behind_what_is_held():
     sizes = [{"held_": 5, "tokens_": 7}, {"held_": 11, "tokens_": 13}]
     graphs = [growing(*one.values()) for one in sizes]
-    (pair,) = grown(graphs, sizes, [StatePair("past", 0, 0)], "it")
+    (pair,) = find_growth(graphs, sizes, [StatePair("past", 0, 0)], "it")
     assert (pair.axis, pair.symbol, pair.by) == (1, "held_", "tokens_")
-    graph = with_state(graphs[0], [pair._replace(most=40)], "it")
+    graph = attach_state(graphs[0], [pair._replace(most=40)], "it")
     assert [value.name for value in graph.inputs] == ["new", "past"]
     last = graph.outputs[-1]
     assert (last.op, last.type.shape, last.arguments[2].value) == (PUT, (1, 40, 8), 5)
     part = graph.outputs[0].arguments[0]
     assert (part.op, part.arguments[0], part.type.shape) == ("strided_slice", last, (1, 12, 8))
-    empty = with_state(growing(0, 7), [pair._replace(most=40)], "it")
+    empty = attach_state(growing(0, 7), [pair._replace(most=40)], "it")
     assert empty.outputs[-1].op == PUT
 
 
@@ -45,9 +45,9 @@ def test_what_grows_is_put_behind_what_is_held():
 def test_rows_are_put_where_nothing_else_reads_what_was_held(is_read):
     held, rows = Input("held", TensorType((2, 6, 4), "float32")), Input("rows", TensorType((2, 3, 4), "float32"))
     places = Input("places", TensorType((3,), "int64"))
-    new = scattered(held, broadcast(reshape(places, (1, 3, 1)), (2, 3, 4)), rows, 1, "update")
+    new = scatter(held, broadcast(reshape(places, (1, 3, 1)), (2, 3, 4)), rows, 1, "update")
     out = elementwise("add", held if is_read else new, 1)
-    graph = with_state(Graph((held, rows, places), (out, new), is_tuple=True), [StatePair("held", 1, 0)], "it")
+    graph = attach_state(Graph((held, rows, places), (out, new), is_tuple=True), [StatePair("held", 1, 0)], "it")
     assert graph.outputs[-1].op == ("scatter_elements" if is_read else PUT)
     assert graph.inputs[-1] is held
 
@@ -57,9 +57,9 @@ def test_rows_of_pages_are_put_where_they_lie(is_read):
     pool, rows = Input("pool", TensorType((5, 2, 4), "float32")), Input("rows", TensorType((3, 4), "float32"))
     places = Input("places", TensorType((3,), "int64"))
     flat = reshape(pool, (10, 4))
-    new = reshape(scattered(flat, broadcast(reshape(places, (3, 1)), (3, 4)), rows, 0, "update"), (5, 2, 4))
+    new = reshape(scatter(flat, broadcast(reshape(places, (3, 1)), (3, 4)), rows, 0, "update"), (5, 2, 4))
     out = elementwise("add", flat if is_read else new, 1)
-    graph = with_state(Graph((pool, rows, places), (out, new), is_tuple=True), [StatePair("pool", 1, 0)], "it")
+    graph = attach_state(Graph((pool, rows, places), (out, new), is_tuple=True), [StatePair("pool", 1, 0)], "it")
     last = graph.outputs[-1]
     assert (last.op, last.type) == ("reshape", pool.type)
     assert last.arguments[0].op == ("scatter_elements" if is_read else PUT)

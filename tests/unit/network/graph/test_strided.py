@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from anatune.network.graph.building import constant, sliced, taken
-from anatune.network.graph.nodes import Input, Node, Shape, TensorType, item_of
-from anatune.network.graph.passes.simplify import permuted, reshape_value
+from anatune.network.graph.building import constant, slice_axes, take_slices
+from anatune.network.graph.nodes import Input, Node, Shape, TensorType, select_result
+from anatune.network.graph.passes.simplify import permute_value, reshape_value
 from anatune.network.graph.strided import view_of
 from tests.unit.network.graph import graphs
 
@@ -38,7 +38,7 @@ def split(value, axis, *sizes):
 )
 def test_elements_of_a_view_are_those_of_the_value(shape, sizes, axes, last):
     x = graphs.source(*shape)
-    value = reshape_value(permuted(reshape_value(x, sizes), axes), last)
+    value = reshape_value(permute_value(reshape_value(x, sizes), axes), last)
     view = view_of(value)
     array = graphs.array(*shape)
     assert view.base is x
@@ -47,7 +47,7 @@ def test_elements_of_a_view_are_those_of_the_value(shape, sizes, axes, last):
 
 def test_what_no_strides_describe_lies_in_itself():
     x = graphs.source(6, 20)
-    turned = permuted(x, (1, 0))
+    turned = permute_value(x, (1, 0))
     value = reshape_value(turned, (120,))
     assert view_of(value).base is value
     assert view_of(turned).base is x
@@ -58,10 +58,10 @@ def test_parts_begin_further_on():
     parts = split(x, 2, 2, 4, 6)
     array = graphs.array(2, 3, 12)
     for index, (start, end) in enumerate([(0, 2), (2, 6), (6, 12)]):
-        view = view_of(permuted(item_of(parts, index), (2, 0, 1)))
+        view = view_of(permute_value(select_result(parts, index), (2, 0, 1)))
         assert view.base is x
         np.testing.assert_array_equal(through(view, array), array[:, :, start:end].transpose(2, 0, 1))
-    middle = view_of(item_of(split(x, 1, 1, 2), 1))
+    middle = view_of(select_result(split(x, 1, 1, 2), 1))
     np.testing.assert_array_equal(through(middle, array), array[:, 1:])
 
 
@@ -77,8 +77,8 @@ def test_what_is_repeated_lies_once():
 
 def test_slices_begin_further_on_and_step_over_elements():
     x = graphs.source(2, 7, 12)
-    value = sliced(sliced(x, [1, 2], [1, 2], [7, 12], [3, 2]), [0], [-1], [2])
-    view = view_of(permuted(value, (2, 0, 1)))
+    value = slice_axes(slice_axes(x, [1, 2], [1, 2], [7, 12], [3, 2]), [0], [-1], [2])
+    view = view_of(permute_value(value, (2, 0, 1)))
     array = graphs.array(2, 7, 12)
     assert view.base is x
     np.testing.assert_array_equal(through(view, array), array[-1:, 1::3, 2::2].transpose(2, 0, 1))
@@ -86,7 +86,7 @@ def test_slices_begin_further_on_and_step_over_elements():
 
 def test_known_places_that_are_evenly_apart_are_slices():
     x = graphs.source(4, 6)
-    item, some, others = (taken(x, constant(places, "int64"), 1) for places in (3, [1, 3, 5], [0, 1, 3]))
+    item, some, others = (take_slices(x, constant(places, "int64"), 1) for places in (3, [1, 3, 5], [0, 1, 3]))
     array = graphs.array(4, 6)
     assert (item.type.shape, some.op, others.op) == ((4,), "strided_slice", "take")
     np.testing.assert_array_equal(through(view_of(item), array), array[:, 3])

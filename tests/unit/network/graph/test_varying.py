@@ -5,9 +5,9 @@ import pytest
 
 from anatune.core.sizes import Size
 from anatune.errors import WorkloadError
-from anatune.network.graph.building import cast, elementwise, reshape, sliced, taken, top_places
+from anatune.network.graph.building import cast, elementwise, reshape, slice_axes, take_slices, top_indices
 from anatune.network.graph.nodes import LEADING, Constant, Graph, Input, TensorType, Value, tensor_type
-from anatune.network.graph.varying import Reading, together
+from anatune.network.graph.varying import SizedReading, join_readings
 from tests.wording import refuses
 
 SIZES = [{"b": 5, "t": 23}, {"b": 7, "t": 23}, {"b": 5, "t": 13}, {"b": 7, "t": 13}, {"b": 32, "t": 64}]
@@ -18,12 +18,12 @@ def readings(make):
     result = []
     for sizes in SIZES:
         given = Input("x", TensorType((sizes["b"], sizes["t"], 8), "float32"))
-        result.append(Reading(sizes, Graph((given,), (make(given, **sizes),), is_tuple=False)))
+        result.append(SizedReading(sizes, Graph((given,), (make(given, **sizes),), is_tuple=False)))
     return result
 
 
 def joined(make):
-    graph, nodes = together(readings(make), "it")
+    graph, nodes = join_readings(readings(make), "it")
     return graph.outputs[0], nodes
 
 
@@ -35,7 +35,7 @@ def test_shapes_are_expressions_of_all_sizes():
     result, nodes = joined(lambda x, b, t: reshape(x, (b * t // 1, 8)))
     assert shape_at(result, b=3, t=17) == (51, 8)
     assert list(nodes.values()) == [result]
-    result, _ = joined(lambda x, b, t: sliced(x, [1], [0], [(t + 1) // 2], [1]))
+    result, _ = joined(lambda x, b, t: slice_axes(x, [1], [0], [(t + 1) // 2], [1]))
     assert shape_at(result, b=3, t=17) == (3, 9, 8)
 
 
@@ -48,7 +48,9 @@ def test_constants_that_grow_are_leading_parts_of_the_largest():
     np.testing.assert_array_equal(part.arguments[0].array, table)
     assert shape_at(part, b=1, t=9) == (9, 8)
     mask = np.triu(np.ones((64, 64), np.float32))
-    result, _ = joined(lambda x, b, t: elementwise("add", sliced(x, [0, 2], [0, 0], [1, 1]), Constant(mask[:t, :t])))
+    result, _ = joined(
+        lambda x, b, t: elementwise("add", slice_axes(x, [0, 2], [0, 0], [1, 1]), Constant(mask[:t, :t]))
+    )
     assert result.arguments[1].op == "strided_slice"
 
 
@@ -72,7 +74,7 @@ def test_whole_numbers_that_are_expressions_of_sizes_are_computed_at_run_time(dt
 
 def numbered(x, array):
     """Return a node whose second operand is an array of whole numbers."""
-    first = cast(sliced(x, [0, 1, 2], [0, 0, 0], [1, 1, 1]), array.dtype.name)
+    first = cast(slice_axes(x, [0, 1, 2], [0, 0, 0], [1, 1, 1]), array.dtype.name)
     return elementwise("add", first, Constant(array))
 
 
@@ -95,9 +97,9 @@ def value_at(value, **sizes):
         lambda x, b, t: numbered(x, np.array(t * 10**6)),
         lambda x, b, t: elementwise("multiply" if t > 20 else "add", x, x),
         lambda x, b, t: elementwise("add", x, Constant(np.full((1, 1, 8), t, np.float32))),
-        lambda x, b, t: taken(x, Constant(np.array([t % 7, 0, 3])), 1),
+        lambda x, b, t: take_slices(x, Constant(np.array([t % 7, 0, 3])), 1),
         lambda x, b, t: reshape(x, (b * t, 8)) if t > 20 else reshape(x, (b * t * 8,)),
-        lambda x, b, t: sliced(x, [1], [0], [1 + t * t % 11]),
+        lambda x, b, t: slice_axes(x, [1], [0], [1 + t * t % 11]),
     ],
 )
 def test_a_model_that_differs_is_refused_in_a_line(make):
@@ -110,11 +112,11 @@ def test_a_model_that_differs_is_refused_in_a_line(make):
 @pytest.mark.parametrize(
     ("make", "least"),
     [
-        (lambda x, b, t: sliced(x, [1], [-3], [t]), 3),
-        (lambda x, b, t: sliced(x, [1], [2], [5]), 5),
-        (lambda x, b, t: sliced(x, [1], [3], [t]), 3),
-        (lambda x, b, t: sliced(x, [1], [-1], [t]), 1),
-        (lambda x, b, t: top_places(x, 4, 1, largest=True), 4),
+        (lambda x, b, t: slice_axes(x, [1], [-3], [t]), 3),
+        (lambda x, b, t: slice_axes(x, [1], [2], [5]), 5),
+        (lambda x, b, t: slice_axes(x, [1], [3], [t]), 3),
+        (lambda x, b, t: slice_axes(x, [1], [-1], [t]), 1),
+        (lambda x, b, t: top_indices(x, 4, 1, largest=True), 4),
     ],
 )
 def test_elements_that_a_model_takes_are_there_at_all_sizes(make, least):
@@ -122,7 +124,7 @@ def test_elements_that_a_model_takes_are_there_at_all_sizes(make, least):
     for begin in range(1, 7):
         ranges = {"b": (1, 64), "t": (begin, most)}
         if begin >= least:
-            together(readings(make), "it", ranges)
+            join_readings(readings(make), "it", ranges)
             continue
         with refuses(WorkloadError):
-            together(readings(make), "it", ranges)
+            join_readings(readings(make), "it", ranges)

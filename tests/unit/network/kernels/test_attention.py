@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from anatune.core.workload.operators import matmul
-from anatune.network.kernels.attention import AttentionKernel, Blocks, attention_program, pitch
+from anatune.network.kernels.attention import AttentionKernel, QueryBlocks, attention_program, pitch
 from anatune.templates.cpu.model.model import CpuModel
 
 tvm = pytest.importorskip("tvm")
@@ -39,7 +39,7 @@ def blocks_of(hardware, rows, queries, dim, value_dim, seen):
         if result and (result[-1].rows, result[-1].keys) == (size, keys):
             result[-1] = dataclasses.replace(result[-1], count=result[-1].count + 1)
         else:
-            result.append(Blocks(first, 1, size, keys, *built_node))
+            result.append(QueryBlocks(first, 1, size, keys, *built_node))
     return tuple(result)
 
 

@@ -12,7 +12,7 @@ from anatune.core.sizes import Size
 from anatune.network.compiling.attention import attention_at_run_time
 from anatune.network.graph.nodes import Input, Node, TensorType
 from anatune.network.graph.operators import ATTENTION
-from anatune.network.graph.strided import Place
+from anatune.network.graph.strided import HeadLayout
 from anatune.network.kernels.attention import attention_program
 from tests.unit.codegen.cpu.building import built_for_sizes
 from tests.unit.network.kernels import test_attention as known
@@ -39,7 +39,7 @@ def kernel_of(hardware, batch, queries, keys, *, dim=16, value_dim=16, mask_rows
         Input("x", TensorType((batch * length, row), "float32")) for length, row in zip(lengths, rows, strict=True)
     ]
     places = tuple(
-        Place(offset, length * row, size, row)
+        HeadLayout(offset, length * row, size, row)
         for offset, length, size, row in zip(offsets, lengths, (dim, dim, value_dim), rows, strict=True)
     )
     if mask_rows:
@@ -160,7 +160,7 @@ def test_keys_that_no_query_of_a_block_sees_are_not_read(hardware, past):
 
 def test_rows_may_be_as_far_apart_as_the_batch_says(hardware):
     row = BATCH * 32
-    places = (Place(0, 32, 16, row),) * 3
+    places = (HeadLayout(0, 32, 16, row),) * 3
     kernel = dataclasses.replace(kernel_of(hardware, BATCH, QUERIES, KEYS), places=places)
     kernel = dataclasses.replace(kernel, shapes=((QUERIES, row), (KEYS, row), (KEYS, row)))
     call = built_for_sizes(attention_program(kernel, "kernel", hardware.fp32_lanes, 1))
@@ -192,7 +192,7 @@ def at_the_end_of_a_page(array):
 
 
 def test_nothing_is_read_behind_a_tensor(hardware):
-    places, shapes = (Place(0, 0, 16, 32),) * 3, ((QUERIES, 32), (KEYS, 32), (KEYS, 32))
+    places, shapes = (HeadLayout(0, 0, 16, 32),) * 3, ((QUERIES, 32), (KEYS, 32), (KEYS, 32))
     kernel = kernel_of(hardware, 1, QUERIES, KEYS, mask_rows=QUERIES)
     kernel = dataclasses.replace(kernel, shapes=shapes, places=places)
     call = built_for_sizes(attention_program(kernel, "kernel", hardware.fp32_lanes, 1), by_reference=True)

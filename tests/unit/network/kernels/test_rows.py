@@ -8,7 +8,14 @@ from scipy import special
 
 from anatune.core.sizes import Size
 from anatune.emit.elementary import FUNCTIONS
-from anatune.emit.kernels import call, finished, open_kernel, spread_over, start_function, starts_of
+from anatune.emit.kernels import (
+    element_addresses,
+    emit_call,
+    finish_function,
+    open_kernel,
+    start_function,
+    write_spread_loop,
+)
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.script import Script
 from anatune.network.kernels.rows import RowKernel, row_program
@@ -53,12 +60,12 @@ def mapped(name, data):
     shapes = {"data": vectors.shape, "result": vectors.shape}
     text, code = Script(), LlvmCode(lanes, "float32", "add")
     open_kernel(text, "kernel", "vectors", shapes)
-    item = functools.partial(call, text, "kernel_vector", [(tensor, f"r * {lanes}") for tensor in shapes])
-    spread_over(text, "r", len(vectors), item, threads=1, work=1, least=2)
+    item = functools.partial(emit_call, text, "kernel_vector", [(tensor, f"r * {lanes}") for tensor in shapes])
+    write_spread_loop(text, "r", len(vectors), item, threads=1, work=1, least=2)
     start_function(code, "kernel_vector", 2)
-    given, result = (code.address(base, "float32", 0) for base in starts_of(code, ["float"] * 2))
+    given, result = (code.address(base, "float32", 0) for base in element_addresses(code, ["float"] * 2))
     code.store_vector(FUNCTIONS[name](code, code.load_vector(given, "float32", 1, lanes)), result, "float32", lanes)
-    run = built_for_sizes((str(text), module_ir([finished(code)])), 1)
+    run = built_for_sizes((str(text), module_ir([finish_function(code)])), 1)
     return run(vectors.shape, vectors).ravel()[: data.size].reshape(data.shape)
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anatune.core.sizes import Size
-from anatune.network.graph.folding import value_of
+from anatune.network.graph.folding import evaluate_node
 from anatune.network.graph.nodes import Input, Node, TensorType
 from anatune.network.graph.operators import WINDOW
 from anatune.network.kernels.windows import WindowKernel, window_program
@@ -46,7 +46,7 @@ def compared(window_kernel, call):
     arrays = [random.standard_normal(shape).astype(np.float32) for shape in list(window_kernel.shapes.values())[:-1]]
     got = call(*arrays)
     built_node = node(window_kernel)
-    want = value_of(built_node, dict(zip(built_node.arguments, arrays, strict=True)))
+    want = evaluate_node(built_node, dict(zip(built_node.arguments, arrays, strict=True)))
     if window_kernel.kind == "max" and not window_kernel.epilogue:
         np.testing.assert_array_equal(got, want.astype(np.float32))
     else:

@@ -14,11 +14,11 @@ def tables(page, heading):
 def test_a_model_has_all_its_sections():
     page = model_page(summary(), MEASURED, name="model.onnx")
     assert [one.heading for one in page.sections] == [
-        "In short", "Where the time goes", "In words", "Kernels", "What was tuned", "Kernels without a plan",
+        "Summary", "Where the time goes", "In words", "Kernels", "What was tuned", "Kernels without a plan",
         "Left to TVM", "Memory",
     ]  # fmt: skip
     assert page.title == "model.onnx on xeon_8124m, 1 thread"
-    (facts,) = (one for one in section(page, "In short").content if isinstance(one, Facts))
+    (facts,) = (one for one in section(page, "Summary").content if isinstance(one, Facts))
     assert ("measured", "80.00 us", "a run, when it was compiled") in facts.items
     (kernels,) = tables(page, "Kernels")
     assert [len(row) for row in kernels.rows] == [len(kernels.columns)] * 2

@@ -10,7 +10,7 @@ import pytest
 import anatune
 from anatune.codegen.compat import parse_program, target_of
 from anatune.errors import BuildError
-from anatune.measure.cpu.blocks import Block
+from anatune.measure.cpu.blocks import ArgumentBlock
 from anatune.network.relax import objects
 from anatune.network.relax.kernels import kernel_function
 from anatune.network.relax.objects import compile_objects
@@ -48,7 +48,7 @@ def results(found, *names):
     library = found.load()
     values = []
     for name in names:
-        x, y = Block("float32", (16,)), Block("float32", (16,))
+        x, y = ArgumentBlock("float32", (16,)), ArgumentBlock("float32", (16,))
         x.array[...] = 1.0
         library[name](x.tensor, y.tensor)
         values.append(float(y.array[3]))

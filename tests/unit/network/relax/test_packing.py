@@ -6,7 +6,7 @@ import pytest
 import anatune
 from anatune.codegen.compat import target_of
 from anatune.core.workload.operators import conv2d, matmul
-from anatune.measure.cpu.blocks import Block, tensor_of
+from anatune.measure.cpu.blocks import ArgumentBlock, tensor_of
 from anatune.measure.run.correctness import array_dtype
 from anatune.network.relax.kernels import Packer, model_kernel
 from anatune.network.relax.objects import compile_objects
@@ -43,7 +43,7 @@ def test_the_same_as_the_compiled_function(workload):
     weight = workload.reads[1]
     operand = np.random.default_rng(0).standard_normal(weight.shape).astype(array_dtype(weight.dtype))
     for one in known:
-        expected, packed = Block(weight.dtype, (one.num_elements,)), np.zeros(one.num_elements, operand.dtype)
+        expected, packed = ArgumentBlock(weight.dtype, (one.num_elements,)), np.zeros(one.num_elements, operand.dtype)
         expected.array[...] = 0
         library[one.name](tensor_of(operand), expected.tensor)
         apply_copies(one.copies, operand, packed)

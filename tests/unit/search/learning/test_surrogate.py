@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from anatune.errors import MissingDependencyError
-from anatune.search.knobs import knobs_of
+from anatune.search.knobs import make_knobs
 from anatune.search.learning.surrogate import Surrogate
 from anatune.search.stepwise import TrialAnswer
 from anatune.templates.gpu.model import FEATURES
 from tests.unit.search.worlds import GPU, seconds
 from tests.wording import refuses
 
-KNOBS = knobs_of(GPU)
+KNOBS = make_knobs(GPU)
 POINTS = KNOBS.draw(400, (0,))
 ANSWERS = [TrialAnswer(seconds(point)) for point in POINTS]
 LATER = KNOBS.draw(200, (1,))

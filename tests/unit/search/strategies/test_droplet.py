@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from anatune.search.knobs import knobs_of
+from anatune.search.knobs import make_knobs
 from anatune.search.stepwise import TrialAnswer
 from anatune.search.strategies.droplet import DropletStrategy, is_faster
 from tests.unit.search.worlds import GPU, RANKED, search, varied
 
-KNOBS = knobs_of(GPU)
+KNOBS = make_knobs(GPU)
 
 
 def distance(point):

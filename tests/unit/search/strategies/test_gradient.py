@@ -3,7 +3,7 @@
 import numpy as np
 
 from anatune.search.base import make_strategy
-from anatune.search.knobs import is_within_limits, knobs_of
+from anatune.search.knobs import is_within_limits, make_knobs
 from anatune.search.strategies.gradient import GradientStrategy
 from tests.unit.search.worlds import GPU, RANKED, search, seconds, varied
 
@@ -14,7 +14,7 @@ def test_as_published_it_measures_64_random_programs_first():
 
 
 def hops_away(points, base):
-    knobs = knobs_of(GPU)
+    knobs = make_knobs(GPU)
     return np.abs(knobs.indices(np.array(points)) - knobs.indices(base[None, :])).sum(axis=1)
 
 

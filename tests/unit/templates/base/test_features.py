@@ -7,7 +7,7 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.templates import template_named
+from anatune.templates import get_template
 from bench.replay.table import TableModel
 
 CASES = {
@@ -77,5 +77,5 @@ def test_other_features_are_another_version(name, version):
     device = "ryzen_3700x" if name == "cpu" else "a100_sxm"
     model = api.model(anatune.matmul(128, 128, 128), anatune.hardware(device), name)
     names = model.feature_table(model.space.sample_points(1, 0)).names
-    version_and_digest = template_named(name).feature_version, hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
+    version_and_digest = get_template(name).feature_version, hashlib.sha256(" ".join(names).encode()).hexdigest()[:16]
     assert version_and_digest == (version, NAMES[name, version])

@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.api import model
-from anatune.templates.base.ranking import Best
+from anatune.templates.base.ranking import BestPoints
 
 
 def sizes(times):
@@ -59,7 +59,7 @@ def test_counts_of_cpus_are_of_what_was_met():
 
 def test_points_that_come_twice_count_once(monkeypatch):
     monkeypatch.setattr("anatune.templates.base.ranking._MOST_TIED", 4)
-    best = Best(1, 2, lambda points: (), distinct=True)
+    best = BestPoints(1, 2, lambda points: (), distinct=True)
     best._most_tied = 4
     for numbers, times in (([1, 2, 3], [3.0, 1.0, 1.0]), ([2, 4], [1.0, 2.0]), ([4, 5, 6], [2.0, 2.0, 9.0])):
         best.add(np.array(numbers)[:, None], np.array(times))

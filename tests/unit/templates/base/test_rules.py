@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.templates import template_named
+from anatune.templates import get_template
 from anatune.templates.base.model import Rule
-from anatune.templates.base.rules import Limit, first_broken, in_order
+from anatune.templates.base.rules import Limit, find_first_broken, sort_rules
 from anatune.templates.cpu.times.microkernel import CpuRule
 from anatune.templates.cuda.times.tile import CudaRule
 from anatune.templates.thin.times.block import ThinRule
@@ -20,7 +20,7 @@ from anatune.templates.winograd.times.time import WinogradRule
 def test_the_first_broken_line_gives_number_and_need() -> None:
     depth, threads = Rule("depth", "at least", 16.0), Rule("threads", "threads", 128.0)
     shallow = Limit(depth, np.array([8, 32, 8, 32]), np.array([True, False, True, False]))
-    rules, code, needed = first_broken((shallow, Limit(threads, np.array([256, 256, 64, 128]))))
+    rules, code, needed = find_first_broken((shallow, Limit(threads, np.array([256, 256, 64, 128]))))
     assert rules == (depth, threads)
     assert code.tolist() == [1, 2, 1, 0]
     assert needed.tolist() == [8.0, 256.0, 8.0, 0.0]
@@ -29,7 +29,7 @@ def test_the_first_broken_line_gives_number_and_need() -> None:
 def test_rules_are_in_the_order_of_their_codes_and_others_follow() -> None:
     codes = IntEnum("codes", "shared grid split")
     grid, shared, other = (Rule(name, name, 1.0) for name in ("grid", "shared", "other"))
-    assert in_order(codes, grid, other, shared) == (shared, grid, other)
+    assert sort_rules(codes, grid, other, shared) == (shared, grid, other)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_rules_are_in_the_order_of_their_codes_and_others_follow() -> None:
 def test_codes_of_compiled_functions_are_places_of_rules(
     template: str, words: str, device: str, codes: type[IntEnum]
 ) -> None:
-    model = template_named(template).model(anatune.parse_workload(words), anatune.hardware(device))
+    model = get_template(template).model(anatune.parse_workload(words), anatune.hardware(device))
     coded_ids = [rule.id for rule in model.rules if rule.id in codes.__members__]
     assert coded_ids == [code.name for code in codes][: len(coded_ids)]
     assert [rule.id for rule in model.rules][: len(coded_ids)] == coded_ids

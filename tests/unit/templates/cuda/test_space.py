@@ -12,7 +12,7 @@ import pytest
 import anatune
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.space import REDUCTION_LEVELS, SPATIAL_LEVELS, UNROLL_DEPTHS, GpuSpace, staged_tensors
 from anatune.templates.gpu.split_space import SPLIT_COLUMNS
 from tests.naive_gpu import WORKLOADS, all_points, gpu, tiles_axis
@@ -31,12 +31,12 @@ TINY = {
 
 
 def space_of(workload: Workload, device: str = "rtx3090") -> GpuSpace:
-    return GpuModel(workload, gpu(device)).space
+    return CudaModel(workload, gpu(device)).space
 
 
 @pytest.mark.parametrize("name", TINY)
 def test_size_is_the_number_of_points(name: str) -> None:
-    model = GpuModel(TINY[name], gpu("rtx3090"))
+    model = CudaModel(TINY[name], gpu("rtx3090"))
     space = model.space
     expected = all_points(model)
     assert space.size == len(expected) == math.prod(space.radices)
@@ -88,7 +88,7 @@ def test_only_reductions_are_staged() -> None:
 
 @pytest.mark.parametrize("device", ["rtx3090", "tx2"])
 def test_samples_are_legal_deterministic_and_seeded(device: str) -> None:
-    model = GpuModel(anatune.matmul(1024, 1024, 512), gpu(device))
+    model = CudaModel(anatune.matmul(1024, 1024, 512), gpu(device))
     space = model.space
     points = space.sample_points(300, seed=7)
     assert (model.check(points) == 0).all()

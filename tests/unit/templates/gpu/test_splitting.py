@@ -16,7 +16,7 @@ from anatune.measure.emulate.verify import check_kernel
 from anatune.measure.run.correctness import expected, random_inputs
 from anatune.templates.cuda.program.nest import program_key
 from anatune.templates.gpu.kernel import CudaKernel
-from anatune.templates.gpu.splitting import Part
+from anatune.templates.gpu.splitting import StepRange
 from tests.split_schedules import split_schedule
 from tests.wording import refuses
 
@@ -121,12 +121,12 @@ def test_a_workspace_that_32_bits_do_not_address():
 
 
 def test_conditions_are_written_where_blocks_differ():
-    same, other = Part("first", "3", 3, 3), Part("first", "steps", 1, 3)
+    same, other = StepRange("first", "3", 3, 3), StepRange("first", "steps", 1, 3)
     assert [same.condition_of(number) for number in (2, 3)] == ["", None]
     assert [other.condition_of(number) for number in (0, 2, 3)] == ["", "if 2 < steps:", None]
     assert [same.condition_before_last(count) for count in (1, 3)] == ["if step < 2:", "if False:"]
     assert other.condition_before_last(1) == "if step < steps - 1:"
-    assert (same.step("0"), Part("", "7", 7, 7).step("0")) == ("(first)", "0")
+    assert (same.step("0"), StepRange("", "7", 7, 7).step("0")) == ("(first)", "0")
 
 
 # ---- faults

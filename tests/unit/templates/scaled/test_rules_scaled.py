@@ -9,7 +9,7 @@ from anatune import api
 from anatune.core.accuracy import accuracy_of, error_of
 from anatune.errors import SpaceError, WorkloadError
 from anatune.templates import SCALED
-from anatune.templates.scaled.rules import product_of, scaled_at, with_floats
+from anatune.templates.scaled.rules import change_rows, product_of, set_floats
 from tests.wording import refuses
 
 XEON, ZEN3, ARM = (anatune.hardware(name) for name in ("xeon_gold_6230r", "amd_epyc_7763", "cortex_a72"))
@@ -75,11 +75,11 @@ def test_rows_are_those_of_another_extent():
     original = space.schedule({"i": (4, 4), "j": (2,)})
     assert original.tiles["i"] == (3, 4, 4)
     most, few = (anatune.scaled_matmul(rows, 2048, 2048, dtype="float32xint4", group=32) for rows in (100, 11))
-    unpacked = with_floats(original, True)
-    assert scaled_at(unpacked, most).check().tiles["i"] == (7, 4, 4)
-    assert scaled_at(unpacked, most).options["floats"]
-    assert "floats" not in scaled_at(unpacked, few).check().options
-    assert scaled_at(original, most) == with_floats(scaled_at(unpacked, most), False)
+    unpacked = set_floats(original, True)
+    assert change_rows(unpacked, most).check().tiles["i"] == (7, 4, 4)
+    assert change_rows(unpacked, most).options["floats"]
+    assert "floats" not in change_rows(unpacked, few).check().options
+    assert change_rows(original, most) == set_floats(change_rows(unpacked, most), False)
     assert schedule.tiles["k"] == (64, 32)
 
 

@@ -12,7 +12,7 @@ import pytest
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
-from anatune.core.workload.ranges import ranged
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.core.workload.text import parse_workload
 from anatune.errors import RunError, SpaceError, WorkloadError
 from anatune.measure.emulate.triton_interpreter import check_program
@@ -40,7 +40,7 @@ def source_of(workload: Workload, of_range: Ranged, device: str = "a100", **opti
 def check(schedule: Schedule, of_range: Ranged, extents: set[int]) -> None:
     """Run the kernel of a range at some of its extents."""
     program = TRITON.program(schedule, of_range)
-    many = ranged(schedule.workload, of_range.axis, (of_range.most,))
+    many = make_ranged_workload(schedule.workload, of_range.axis, (of_range.most,))
     for extent in sorted(filter(of_range.has, extents)):
         workload = many.at(extent)
         inputs = random_inputs(workload, extent)
@@ -91,7 +91,7 @@ def test_kernels_of_random_schedules_are_right(seed):
             multiple = draw.choice([number for number in (1, 1, 2, 16) if most % number == 0])
             of_range = Ranged(axis, multiple, most, multiple)
             try:
-                ranged(schedule.workload, axis, (most,))
+                make_ranged_workload(schedule.workload, axis, (most,))
                 TRITON.program(schedule, of_range)
             except (SpaceError, WorkloadError):
                 continue

@@ -21,14 +21,14 @@ from anatune.network.graph.building import (
     gather,
     layer_norm,
     matmul,
-    padded,
+    pad_tensor,
     permute,
-    reduced,
+    reduce_axes,
     reshape,
-    scattered,
-    sliced,
+    scatter,
+    slice_axes,
     softmax,
-    taken,
+    take_slices,
     where,
     widen_to_float32,
 )
@@ -111,7 +111,7 @@ def _bias(call: OnnxCall, rows: int, keys: int, dtype: str) -> Value | None:
             mask = cast(mask, "uint8")  # TVM cannot pad booleans
         if shape[-1] < keys:
             number = 0.0 if dtype_of_mask == "bool" else -math.inf
-            mask = padded(mask, [0] * len(shape), [*[0] * (len(shape) - 1), keys - shape[-1]], number)
+            mask = pad_tensor(mask, [0] * len(shape), [*[0] * (len(shape) - 1), keys - shape[-1]], number)
         if dtype_of_mask == "bool":
             allowed.append(cast(mask, "bool"))
         else:
@@ -181,10 +181,10 @@ def _mask_bias(mask: Value | None, shape: tuple[int, int, int], number: float, d
     batch, rows, keys = shape
     mask_shape, key = tensor_type(mask).shape, constant(np.arange(keys), "int64")
     if mask_shape == (batch,) or mask_shape == (2 * batch,):
-        ends = reshape(cast(sliced(mask, [0], [0], [batch]), "int64"), (batch, 1, 1, 1))
+        ends = reshape(cast(slice_axes(mask, [0], [0], [batch]), "int64"), (batch, 1, 1, 1))
         is_visible = elementwise("less", key, ends)
         if mask_shape != (batch,):
-            starts = reshape(cast(sliced(mask, [0], [batch], [2 * batch]), "int64"), (batch, 1, 1, 1))
+            starts = reshape(cast(slice_axes(mask, [0], [batch], [2 * batch]), "int64"), (batch, 1, 1, 1))
             is_visible = elementwise("logical_and", is_visible, elementwise("greater_equal", key, starts))
     elif mask_shape in ((batch, keys), (batch, rows, keys)):
         is_visible = elementwise("greater", reshape(mask, (batch, 1, -1, keys)), 0)
@@ -236,11 +236,13 @@ def _projected_attention(call: OnnxCall) -> Sequence[Value]:
         joined = elementwise("add", joined, call[2])
     ends = np.cumsum(sizes)
     parts = [
-        _split_heads(sliced(joined, [2], [end - size], [end]), heads) for end, size in zip(ends, sizes, strict=True)
+        _split_heads(slice_axes(joined, [2], [end - size], [end]), heads) for end, size in zip(ends, sizes, strict=True)
     ]
     query, key, value = parts
     if call.get(4) is not None:
-        key, value = (concat([taken(call[4], constant(i, "int64"), 0), one], 2) for i, one in enumerate((key, value)))
+        key, value = (
+            concat([take_slices(call[4], constant(i, "int64"), 0), one], 2) for i, one in enumerate((key, value))
+        )
     result, _ = _attend(call, (query, key, value), call.get(5), call.get(3), call.get(4))
     if len(call.outputs) < 2:
         return [result]
@@ -252,10 +254,10 @@ def _multi_head_attention(call: OnnxCall) -> Sequence[Value]:
     heads, key, value = call.attributes["num_heads"], call.get(1), call.get(2)
     parts: list[Value]
     if key is None:  # (batch, rows, heads, 3, size)
-        parts = [taken(call[0], constant(place, "int64"), 3) for place in range(3)]
+        parts = [take_slices(call[0], constant(place, "int64"), 3) for place in range(3)]
         parts = [permute(one, (0, 2, 1, 3)) for one in parts]
     elif value is None:  # (batch, rows, heads, 2, size)
-        packed = [permute(taken(key, constant(place, "int64"), 3), (0, 2, 1, 3)) for place in range(2)]
+        packed = [permute(take_slices(key, constant(place, "int64"), 3), (0, 2, 1, 3)) for place in range(2)]
         parts = [_split_heads(call[0], heads), *packed]
     else:
         parts = [one if len(tensor_type(one).shape) == 4 else _split_heads(one, heads) for one in (call[0], key, value)]
@@ -263,7 +265,7 @@ def _multi_head_attention(call: OnnxCall) -> Sequence[Value]:
         end = 0
         for index, part in enumerate(parts):
             _, _, _, size = tensor_type(part).shape
-            term = reshape(sliced(call[3], [0], [end], [end + heads * size]), (heads, 1, size))
+            term = reshape(slice_axes(call[3], [0], [end], [end + heads * size]), (heads, 1, size))
             parts[index], end = elementwise("add", part, term), end + heads * size
     if call.get(6) is not None and call.get(7) is not None:
         parts[1:] = [concat([call[6], parts[1]], 2), concat([call[7], parts[2]], 2)]
@@ -276,18 +278,18 @@ def _multi_head_attention(call: OnnxCall) -> Sequence[Value]:
 def _embed(call: OnnxCall) -> Sequence[Value]:
     """Return onnxruntime's ``EmbedLayerNormalization``: the layer norm of the sum of three embeddings."""
     batch, words = call.kind().shape
-    total = taken(call[2], call[0], 0)
+    total = take_slices(call[2], call[0], 0)
     positions = call.get(8)
     position = constant(np.arange(words)[None], "int64") if positions is None else positions
-    total = elementwise("add", total, taken(call[3], position, 0))
+    total = elementwise("add", total, take_slices(call[3], position, 0))
     if call.get(1) is not None:
-        total = elementwise("add", total, taken(call[4], call[1], 0))
+        total = elementwise("add", total, take_slices(call[4], call[1], 0))
     result = layer_norm(total, call[5], call[6], [-1], call.attributes["epsilon"])
     mask = call.get(7)
     count = (
         broadcast(constant(0, "int32"), (batch,))
         if mask is None
-        else reduced("sum", cast(mask, "int32"), [1], keepdims=False)
+        else reduce_axes("sum", cast(mask, "int32"), [1], keepdims=False)
     )
     return [result, count, total][: len(call.outputs)]
 
@@ -312,17 +314,17 @@ def _rotate(call: OnnxCall) -> Value:
     if positions is not None:
         if tensor_type(positions).shape == (1,) and not is_standard:  # the position of the first row
             positions = elementwise("add", constant(np.arange(rows)[None], tensor_type(positions).dtype), positions)
-        cosines, sines = taken(cosines, positions, 0), taken(sines, positions, 0)
+        cosines, sines = take_slices(cosines, positions, 0), take_slices(sines, positions, 0)
     shape = [tensor_type(cosines).shape[0], 1, 1, half]
     shape[row_axis] = rows
     cosines, sines = reshape(cosines, shape), reshape(sines, shape)
     count = attrs.get("rotary_embedding_dim") or size
     if count != 2 * half:
         raise RefusedError(f"rotates {count} elements of a head by {half} angles, expected half as many angles")
-    rotary, rest = sliced(data, [3], [0], [count]), sliced(data, [3], [count], [size])
+    rotary, rest = slice_axes(data, [3], [0], [count]), slice_axes(data, [3], [count], [size])
     is_interleaved = bool(attrs.get("interleaved"))
     begins, ends, step = ([0, 1], [count, count], 2) if is_interleaved else ([0, half], [half, count], 1)
-    first, second = (sliced(rotary, [3], [begin], [end], [step]) for begin, end in zip(begins, ends, strict=True))
+    first, second = (slice_axes(rotary, [3], [begin], [end], [step]) for begin, end in zip(begins, ends, strict=True))
     real = elementwise("subtract", elementwise("multiply", first, cosines), elementwise("multiply", second, sines))
     other = elementwise("add", elementwise("multiply", first, sines), elementwise("multiply", second, cosines))
     if is_interleaved:
@@ -351,13 +353,13 @@ def _paged_attention(call: OnnxCall) -> Sequence[Value]:
     parts = [call[0], call.get(1), call.get(2)]
     if parts[1] is None:  # packed side by side
         ends = np.cumsum(sizes)
-        parts = [sliced(call[0], [1], [end - width], [end]) for end, width in zip(ends, sizes, strict=True)]
+        parts = [slice_axes(call[0], [1], [end - width], [end]) for end, width in zip(ends, sizes, strict=True)]
     token, begins = constant(np.arange(tokens), "int64"), cast(call[5], "int64")
     (batch, pages) = call.kind(7).shape
-    next_begins = sliced(begins, [0], [1], [batch + 1])  # where the next sequence begins
+    next_begins = slice_axes(begins, [0], [1], [batch + 1])  # where the next sequence begins
     is_behind = elementwise("less_equal", reshape(next_begins, (1, batch)), reshape(token, (tokens, 1)))
-    sequence = clamp_indices(reduced("sum", cast(is_behind, "int64"), [1], keepdims=False), batch)
-    before = elementwise("subtract", taken(cast(call[6], "int64"), sequence, 0), taken(begins, sequence, 0))
+    sequence = clamp_indices(reduce_axes("sum", cast(is_behind, "int64"), [1], keepdims=False), batch)
+    before = elementwise("subtract", take_slices(cast(call[6], "int64"), sequence, 0), take_slices(begins, sequence, 0))
     position = elementwise("add", before, token)
     queries, keys, values = (widen_to_float32(_as_sequence(one, tokens)) for one in parts)
     if attrs.get("do_rotary"):
@@ -367,7 +369,7 @@ def _paged_attention(call: OnnxCall) -> Sequence[Value]:
             _rotate(replace(call, inputs=(data, *positions), attributes=Attributes({**rotary, "num_heads": count})))
             for data, count in ((queries, heads), (keys, groups))
         )
-    tables = taken(clamp_indices(call[7], pool), sequence, 0)  # (tokens, pages)
+    tables = take_slices(clamp_indices(call[7], pool), sequence, 0)  # (tokens, pages)
     page_no = clamp_indices(elementwise("floor_divide", position, page), pages)
     slot = elementwise("floor_mod", position, page)
     row = elementwise(
@@ -377,9 +379,11 @@ def _paged_attention(call: OnnxCall) -> Sequence[Value]:
     for cache, new_rows in ((call[3], keys), (call[4], values)):
         rows = cast(reshape(new_rows, (tokens, groups, size)), tensor_type(cache).dtype)
         row_indices = broadcast(reshape(row, (tokens, 1, 1)), (tokens, groups, size))
-        flat = scattered(reshape(cache, (pool * page, groups, size)), row_indices, rows, 0, "update")
+        flat = scatter(reshape(cache, (pool * page, groups, size)), row_indices, rows, 0, "update")
         caches.append(reshape(flat, (pool, page, groups, size)))
-    cached = (widen_to_float32(reshape(taken(one, tables, 0), (tokens, pages * page, groups, size))) for one in caches)
+    cached = (
+        widen_to_float32(reshape(take_slices(one, tables, 0), (tokens, pages * page, groups, size))) for one in caches
+    )
     shared_shape = (tokens, groups, heads // groups, pages * page, size)  # heads that share keys
     heads_first = [reshape(permute(one, (0, 2, 1, 3)), (tokens, groups, 1, pages * page, size)) for one in cached]
     keys, values = (reshape(broadcast(one, shared_shape), (tokens, heads, pages * page, size)) for one in heads_first)

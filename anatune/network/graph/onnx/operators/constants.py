@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.network.graph.building import broadcast, cast, constant, elementwise, matmul, permute, reshape, taken
+from anatune.network.graph.building import broadcast, cast, constant, elementwise, matmul, permute, reshape, take_slices
 from anatune.network.graph.nodes import Array, Value, tensor_type
 from anatune.network.graph.onnx.call import Convert, OnnxCall, RefusedError, check_table
 
@@ -119,7 +119,7 @@ def _stft(call: OnnxCall) -> Value:
     size = size if window is not None else length
     signal = reshape(call[0], (batch, samples, *(parts or [1])))
     starts = np.arange((samples - length) // step + 1) * step
-    frames = taken(signal, constant(starts[:, None] + np.arange(size), "int64"), 1)
+    frames = take_slices(signal, constant(starts[:, None] + np.arange(size), "int64"), 1)
     if window is not None:
         frames = elementwise("multiply", frames, reshape(window, (size, 1)))
     spectra = _transform(_widen(frames), length, inverse=False, onesided=bool(call.attributes["onesided"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anatune.network.graph.building import broadcast, concat, constant, reshape, sliced, where
+from anatune.network.graph.building import broadcast, concat, constant, reshape, slice_axes, where
 from anatune.network.graph.nodes import Constant, Value, tensor_type
 from anatune.network.graph.onnx.call import Convert, OnnxCall, RefusedError, constant_array
 
@@ -48,7 +48,7 @@ def _slice_at(value: Value, axis: int, index: int) -> Value:
     """Return a slice of a tensor at an index along an axis, without that axis."""
     shape = list(tensor_type(value).shape)
     del shape[axis % len(tensor_type(value).shape)]
-    return reshape(sliced(value, [axis], [index], [index + 1]), shape)
+    return reshape(slice_axes(value, [axis], [index], [index + 1]), shape)
 
 
 def _loop(call: OnnxCall) -> Sequence[Value]:

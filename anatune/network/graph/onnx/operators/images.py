@@ -11,7 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.network.graph.building import broadcast, cast, constant, elementwise, padded, reshape, taken, where
+from anatune.network.graph.building import (
+    broadcast,
+    cast,
+    constant,
+    elementwise,
+    pad_tensor,
+    reshape,
+    take_slices,
+    where,
+)
 from anatune.network.graph.images import neighbours, resize_axis
 from anatune.network.graph.nodes import Array, Value, tensor_type
 from anatune.network.graph.onnx.call import Convert, OnnxCall, RefusedError, check_table
@@ -203,10 +212,10 @@ def _col2im(call: OnnxCall) -> Value:
     rank_in_pixel = np.arange(len(targets)) - np.searchsorted(targets, targets)
     table = np.full((math.prod(size), int(rank_in_pixel.max(initial=0)) + 1), taps * columns)  # a zero at the end
     table[targets, rank_in_pixel] = sources
-    flat = padded(reshape(call[0], (batch * channels, taps * columns)), (0, 0), (0, 1))
+    flat = pad_tensor(reshape(call[0], (batch * channels, taps * columns)), (0, 0), (0, 1))
     total: Value | None = None
     for column in table.T:
-        part = taken(flat, constant(column, "int64"), 1)
+        part = take_slices(flat, constant(column, "int64"), 1)
         total = part if total is None else elementwise("add", total, part)
     assert total is not None
     return reshape(total, (batch, channels, *size))

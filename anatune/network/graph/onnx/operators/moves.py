@@ -14,13 +14,13 @@ from anatune.network.graph.building import (
     concat,
     constant,
     elementwise,
-    made,
-    padded,
+    make_node,
+    pad_tensor,
     permute,
     reshape,
-    sliced,
+    slice_axes,
     split,
-    taken,
+    take_slices,
     where,
 )
 from anatune.network.graph.nodes import Constant, Scalar, Value, tensor_type
@@ -100,7 +100,7 @@ def _slice(call: OnnxCall) -> Value:
     axes, steps = call.numbers("axes", 3), call.numbers("steps", 4)
     if starts is None or ends is None:
         raise RefusedError("has no starts or no ends, expected both")
-    return sliced(call[0], range(len(starts)) if axes is None else axes, starts, ends, steps)
+    return slice_axes(call[0], range(len(starts)) if axes is None else axes, starts, ends, steps)
 
 
 def _tile(call: OnnxCall) -> Value:
@@ -122,7 +122,7 @@ def _pad(call: OnnxCall) -> Value:
     for index, axis in enumerate(axes):
         before[axis], after[axis] = pads[index], pads[index + len(axes)]
     shape = call.kind().shape
-    value = sliced(
+    value = slice_axes(
         call[0], range(call.rank), [max(0, -size) for size in before],
         [max(0, size + min(0, more)) for size, more in zip(shape, after, strict=True)],
     )  # fmt: skip
@@ -133,7 +133,7 @@ def _pad(call: OnnxCall) -> Value:
             if any(more):
                 check_table(sum(more) + tensor_type(value).shape[axis])
                 places = np.pad(np.arange(tensor_type(value).shape[axis]), more, mode)
-                value = taken(value, constant(places, "int64"), axis)
+                value = take_slices(value, constant(places, "int64"), axis)
         return value
     number = call.get(2)
     if number is None:
@@ -151,8 +151,8 @@ def _pad_any(value: Value, before: Sequence[int], after: Sequence[int], number: 
         shape = [sum(sizes) for sizes in zip(before, kind.shape, after, strict=True)]
         return broadcast(constant(number, kind.dtype), shape)
     if kind.dtype == "bool":
-        return cast(padded(cast(value, "uint8"), before, after, number), "bool")
-    return padded(value, before, after, number)
+        return cast(pad_tensor(cast(value, "uint8"), before, after, number), "bool")
+    return pad_tensor(value, before, after, number)
 
 
 def _center_crop_pad(call: OnnxCall) -> Value:
@@ -161,7 +161,7 @@ def _center_crop_pad(call: OnnxCall) -> Value:
     for axis, size in zip(call.attributes.get("axes") or range(call.rank), sizes, strict=True):
         more = int(size) - call.kind().shape[axis]
         if more < 0:
-            value = sliced(value, [axis], [-more // 2], [-more // 2 + int(size)])
+            value = slice_axes(value, [axis], [-more // 2], [-more // 2 + int(size)])
         else:
             before[axis], after[axis] = more // 2, more - more // 2
     return _pad_any(value, before, after, 0)
@@ -194,7 +194,7 @@ def _trilu(call: OnnxCall) -> Value:
         raise RefusedError(f"has an input {kind}, expected at least 2 dimensions")
     if diagonal is None or isinstance(diagonal, Constant):
         number = 0 if diagonal is None else diagonal.array.item()
-        return made("triu" if is_upper else "tril", (call[0], Scalar(number, "int64")), kind)
+        return make_node("triu" if is_upper else "tril", (call[0], Scalar(number, "int64")), kind)
     rows, columns = (axis_indices(axis, 2, kind.shape[axis]) for axis in (-2, -1))
     first = elementwise("add", rows, reshape(diagonal, ()))
     is_kept = elementwise("greater_equal" if is_upper else "less_equal", columns, first)
@@ -204,7 +204,7 @@ def _trilu(call: OnnxCall) -> Value:
 def _compress(call: OnnxCall) -> Value:
     axis, indices = call.attributes.get("axis"), np.flatnonzero(call.constant_values(1, "what is kept"))
     value = reshape(call[0], (-1,)) if axis is None else call[0]
-    return taken(value, constant(indices, "int64"), axis or 0)
+    return take_slices(value, constant(indices, "int64"), axis or 0)
 
 
 READERS: dict[str, Convert] = {

@@ -19,9 +19,9 @@ from anatune.network.graph.building import (
     gather_rows,
     permute,
     reshape,
-    scattered,
-    sliced,
-    taken,
+    scatter,
+    slice_axes,
+    take_slices,
     where,
     wrap_negative_indices,
 )
@@ -42,7 +42,7 @@ def _check_other_axes(call: OnnxCall, axis: int) -> None:
 
 def _gather(call: OnnxCall) -> Value:
     axis = call.attributes["axis"]
-    return taken(call[0], wrap_negative_indices(call[1], call.kind().shape[axis]), axis)
+    return take_slices(call[0], wrap_negative_indices(call[1], call.kind().shape[axis]), axis)
 
 
 def _gather_elements(call: OnnxCall) -> Value:
@@ -50,7 +50,7 @@ def _gather_elements(call: OnnxCall) -> Value:
     axis, shape = call.attributes["axis"] % call.rank, call.kind(1).shape
     _check_other_axes(call, axis)
     others = [place for place in range(call.rank) if place != axis]
-    data = sliced(call[0], others, [0] * len(others), [shape[place] for place in others])
+    data = slice_axes(call[0], others, [0] * len(others), [shape[place] for place in others])
     indices = clamp_indices(call[1], call.kind().shape[axis])
     return gather(data, indices, axis)
 
@@ -61,7 +61,7 @@ def _columns(call: OnnxCall, batch: int = 0) -> list[Value]:
     sizes = call.kind().shape
     columns = [axis_indices(axis, len(shape), sizes[axis]) for axis in range(batch)]
     for column_index in range(count):
-        column = reshape(sliced(call[1], [len(shape)], [column_index], [column_index + 1]), shape)
+        column = reshape(slice_axes(call[1], [len(shape)], [column_index], [column_index + 1]), shape)
         columns.append(clamp_indices(column, sizes[batch + column_index]))
     return columns
 
@@ -88,10 +88,10 @@ def _scatter_elements(call: OnnxCall) -> Value:
         return call[0]
     indices = clamp_indices(call[1], kind.shape[axis])
     if all(size == kind.shape[d] for d, size in enumerate(shape) if d != axis):
-        return scattered(call[0], indices, call[2], axis, _reduction(call))
+        return scatter(call[0], indices, call[2], axis, _reduction(call))
     columns = [indices if d == axis else axis_indices(d, call.rank, size) for d, size in enumerate(shape)]
     flat = reshape(flatten_indices(columns, kind.shape), (-1,))
-    result = scattered(reshape(call[0], (-1,)), flat, reshape(call[2], (-1,)), 0, _reduction(call))
+    result = scatter(reshape(call[0], (-1,)), flat, reshape(call[2], (-1,)), 0, _reduction(call))
     return reshape(result, kind.shape)
 
 
@@ -103,7 +103,7 @@ def _scatter_nd(call: OnnxCall) -> Value:
         return call[0]
     flat = broadcast(reshape(flatten_indices(_columns(call), kind.shape[:count]), (total, 1)), (total, length))
     data, updates = reshape(call[0], (rows, length)), reshape(call[2], (total, length))
-    return reshape(scattered(data, flat, updates, 0, _reduction(call)), kind.shape)
+    return reshape(scatter(data, flat, updates, 0, _reduction(call)), kind.shape)
 
 
 def _tensor_scatter(call: OnnxCall) -> Value:
@@ -132,7 +132,7 @@ def _one_hot(call: OnnxCall) -> Value:
     indices = wrap_negative_indices(call[0], depth)
     shape = list(call.kind().shape)
     is_here = elementwise("equal", reshape(indices, (*shape[:axis], 1, *shape[axis:])), axis_indices(axis, rank, depth))
-    off, on = (reshape(sliced(values, [0], [place], [place + 1]), ()) for place in (0, 1))
+    off, on = (reshape(slice_axes(values, [0], [place], [place + 1]), ()) for place in (0, 1))
     return where(is_here, on, off)
 
 

@@ -16,13 +16,13 @@ from anatune.network.graph.building import (
     clamp_indices,
     constant,
     elementwise,
-    padded,
+    pad_tensor,
     permute,
     pool,
-    reduced,
+    reduce_axes,
     reshape,
-    scattered,
-    taken,
+    scatter,
+    take_slices,
     widen_to_float32,
 )
 from anatune.network.graph.nodes import HALVES, Array, Value, tensor_type
@@ -114,7 +114,7 @@ def _pool(kind: str, value: Value, windows: Windows, outputs: Sequence[int], *, 
 def _reduce_windows(word: str, value: Value, tables: Sequence[Array]) -> Value:
     """Return windows reduced along one dimension after another; `tables` holds the indices along each dimension."""
     for axis, table in enumerate(tables, start=2):
-        value = reduced(word, taken(value, constant(table, "int64"), axis), [axis + 1], keepdims=False)
+        value = reduce_axes(word, take_slices(value, constant(table, "int64"), axis), [axis + 1], keepdims=False)
     return value
 
 
@@ -143,7 +143,7 @@ def _max_pool(call: OnnxCall) -> Sequence[Value]:
         return [largest]
     value = call[0]
     for d, table in enumerate(tables):
-        value = taken(value, constant(table, "int64"), 2 + 2 * d)
+        value = take_slices(value, constant(table, "int64"), 2 + 2 * d)
     order = [0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2)]
     count = math.prod(windows.window)
     taps = reshape(permute(value, order), (batch, channels, *outputs, count))
@@ -158,7 +158,10 @@ def _max_pool(call: OnnxCall) -> Sequence[Value]:
     windows_before = np.arange(math.prod(outputs)).reshape(outputs) * count
     tap = elementwise("add", arg_extreme("argmax", taps, -1, keepdims=False), constant(windows_before, "int64"))
     images = np.arange(batch * channels).reshape(batch, channels, *(1,) * rank) * math.prod(sizes)
-    return [largest, elementwise("add", taken(constant(flat.reshape(-1), "int64"), tap, 0), constant(images, "int64"))]
+    return [
+        largest,
+        elementwise("add", take_slices(constant(flat.reshape(-1), "int64"), tap, 0), constant(images, "int64")),
+    ]
 
 
 def _means(value: Value, windows: Windows, outputs: Sequence[int], *, counts: bool) -> Value:
@@ -188,7 +191,7 @@ def _sums(value: Value, windows: Windows, outputs: Sequence[int]) -> Value:
         return elementwise(
             "multiply", _pool("avg", value, wider, outputs, counts=True), float(math.prod(windows.window))
         )
-    padded_value = padded(value, [0, 0, *wider.padding[:rank]], [0, 0, *wider.padding[rank:]])
+    padded_value = pad_tensor(value, [0, 0, *wider.padding[:rank]], [0, 0, *wider.padding[rank:]])
     tables = [indices + before for indices, before in zip(wider.indices(outputs), wider.padding, strict=False)]
     return _reduce_windows("sum", padded_value, tables)
 
@@ -217,7 +220,7 @@ def _lp_pool(call: OnnxCall) -> Value:
 def _read_global(word: str) -> Convert:
     """Return a reader of a reduction over whole images."""
     return lambda call: cast(
-        reduced(word, widen_to_float32(call[0]) if word == "mean" else call[0], range(2, call.rank), keepdims=True),
+        reduce_axes(word, widen_to_float32(call[0]) if word == "mean" else call[0], range(2, call.rank), keepdims=True),
         call.kind().dtype,
     )
 
@@ -228,7 +231,7 @@ def _global_lp_pool(call: OnnxCall) -> Value:
 
 
 def _sum(value: Value, axes: Sequence[int]) -> Value:
-    return reduced("sum", value, axes, keepdims=True)
+    return reduce_axes("sum", value, axes, keepdims=True)
 
 
 def _max_unpool(call: OnnxCall) -> Value:
@@ -242,7 +245,7 @@ def _max_unpool(call: OnnxCall) -> Value:
     ]
     shape = (batch, channels, *result_sizes)
     zeros = broadcast(constant(0, dtype), (math.prod(shape),))
-    result = scattered(
+    result = scatter(
         zeros, clamp_indices(reshape(call[1], (-1,)), math.prod(shape)), reshape(call[0], (-1,)), 0, "update"
     )
     result = reshape(result, shape)
@@ -252,7 +255,7 @@ def _max_unpool(call: OnnxCall) -> Value:
     more = [size - smaller for size, smaller in zip(given_sizes, shape, strict=True)]
     if min(more) < 0:
         raise RefusedError(f"has a result of the sizes {list(shape)}, expected at most {given_sizes}")
-    return padded(result, [0] * len(more), more)
+    return pad_tensor(result, [0] * len(more), more)
 
 
 READERS: dict[str, Convert] = {

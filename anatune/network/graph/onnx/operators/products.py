@@ -14,7 +14,7 @@ from anatune.network.graph.building import (
     elementwise,
     permute,
     reshape,
-    taken,
+    take_slices,
     where,
     widen_to_float32,
 )
@@ -139,7 +139,7 @@ def _deformable_convolution(call: OnnxCall) -> Value:
     positions = [
         elementwise(
             "add",
-            reshape(taken(offsets, constant(axis, "int64"), 3), (batch, parts, count, *image)),
+            reshape(take_slices(offsets, constant(axis, "int64"), 3), (batch, parts, count, *image)),
             constant(
                 grid[axis] * windows.dilation[axis] + grid[rank + axis] * windows.strides[axis] - windows.padding[axis],
                 dtype,
@@ -190,7 +190,7 @@ def _interpolate(rows: Value, positions: Sequence[Value], sizes: Sequence[int]) 
             weight = share if weight is None else elementwise("multiply", weight, share)
             flat = elementwise("add", elementwise("multiply", flat, sizes[axis]), cast(clamped, "int64"))
         assert weight is not None
-        part = elementwise("multiply", taken(rows, flat, 0), reshape(weight, (*kind.shape, 1)))
+        part = elementwise("multiply", take_slices(rows, flat, 0), reshape(weight, (*kind.shape, 1)))
         total = part if total is None else elementwise("add", total, part)
     assert total is not None
     return total

@@ -16,17 +16,17 @@ from anatune.network.graph.building import (
     constant,
     elementwise,
     permute,
-    reduced,
+    reduce_axes,
     reshape,
-    sliced,
-    taken,
-    taken_at,
+    slice_axes,
+    take_constant_slices,
+    take_slices,
     where,
 )
 from anatune.network.graph.einsums import product
 from anatune.network.graph.integers.few_bits import GROUPS, scaled_product
-from anatune.network.graph.integers.scaled import Scale, constant_scale, dequantized, quantized
-from anatune.network.graph.meanings import pack_bits, unpacked
+from anatune.network.graph.integers.scaled import QuantisationScale, constant_scale, dequantize, quantize
+from anatune.network.graph.meanings import pack_bits, unpack_bits
 from anatune.network.graph.nodes import Array, Constant, Value, tensor_type
 from anatune.network.graph.onnx.call import Convert, OnnxCall, RefusedError
 from anatune.network.graph.onnx.operators import elements, moves, pools, products, reductions
@@ -53,7 +53,7 @@ def _shape_scale(value: Value, shape: Sequence[int], axis: int, block: int) -> V
     rank = len(shape)
     axis %= rank
     if block:
-        return taken(value, constant(np.arange(shape[axis]) // block, "int64"), axis)
+        return take_slices(value, constant(np.arange(shape[axis]) // block, "int64"), axis)
     if len(value_shape) != 1 or value_shape[0] != shape[axis]:
         raise RefusedError(f"has a scale {tensor_type(value)} for {shape[axis]} elements along axis {axis}")
     return reshape(value, [value_shape[0] if dimension == axis else 1 for dimension in range(rank)])
@@ -79,20 +79,20 @@ def _quantise(value: Value, scale: Value, zero: Value | None, dtype: str) -> Val
     fixed_scale = _constant_scale(scale, zero, dtype)
     if fixed_scale is None or tensor_type(value).dtype != "float32":
         return _quantise_elements(value, scale, zero, dtype)
-    return quantized(value, fixed_scale, dtype)
+    return quantize(value, fixed_scale, dtype)
 
 
 def _dequantise(value: Value, scale: Value, zero: Value | None) -> Value:
     """Return dequantised float32 numbers: a single node if the scale is constant, else elementary operators."""
     fixed_scale = _constant_scale(scale, zero, tensor_type(value).dtype)
     if fixed_scale is not None:
-        return dequantized(value, fixed_scale)
+        return dequantize(value, fixed_scale)
     if zero is not None and not (isinstance(zero, Constant) and not zero.array.any()):
         value = elementwise("subtract", cast(value, "int32"), cast(zero, "int32"))
     return elementwise("multiply", cast(value, "float32"), scale)
 
 
-def _constant_scale(scale: Value, zero: Value | None, dtype: str) -> Scale | None:
+def _constant_scale(scale: Value, zero: Value | None, dtype: str) -> QuantisationScale | None:
     """Return the constant scale of integers, or None as `constant_scale` does."""
     try:
         return constant_scale(scale, zero, dtype)
@@ -139,8 +139,8 @@ def _dequantize(call: OnnxCall) -> Value:
 def _dynamic_quantize(call: OnnxCall) -> Sequence[Value]:
     """Return data quantised to uint8 with a scale and a zero point computed from its extremes and 0."""
     flat = reshape(call[0], (-1,))
-    high = elementwise("maximum", reduced("max", flat, None, keepdims=False), 0.0)
-    low = elementwise("minimum", reduced("min", flat, None, keepdims=False), 0.0)
+    high = elementwise("maximum", reduce_axes("max", flat, None, keepdims=False), 0.0)
+    low = elementwise("minimum", reduce_axes("min", flat, None, keepdims=False), 0.0)
     scale = elementwise("divide", elementwise("subtract", high, low), 255.0)
     # If all elements are zero, any scale maps them to the zero point.
     safe = elementwise("add", scale, cast(elementwise("equal", scale, 0.0), "float32"))
@@ -201,8 +201,8 @@ def _integer_matmul(first: Value, second: Value, bound: int) -> Value:
     axis = rank - 2 if rank > 1 else 0
 
     def part(begin: int, end: int, dtype: str) -> Value:
-        left = sliced(first, [len(tensor_type(first).shape) - 1], [begin], [end])
-        return product(cast(left, dtype), cast(sliced(second, [axis], [begin], [end]), dtype))
+        left = slice_axes(first, [len(tensor_type(first).shape) - 1], [begin], [end])
+        return product(cast(left, dtype), cast(slice_axes(second, [axis], [begin], [end]), dtype))
 
     return _exact_sum(length, bound, part)
 
@@ -228,8 +228,8 @@ def _integer_convolution(call: OnnxCall, data: Value, weight: Value, bound: int)
         return _wrap_int32(convolve(cast(data, "float64"), cast(weight, "float64"), None, windows, groups))
 
     def part(begin: int, end: int, dtype: str) -> Value:
-        weight_part = weight if end - begin == channels else sliced(weight, [1], [begin], [end])
-        data_part = data if end - begin == channels else sliced(data, [1], [begin], [end])
+        weight_part = weight if end - begin == channels else slice_axes(weight, [1], [begin], [end])
+        data_part = data if end - begin == channels else slice_axes(data, [1], [begin], [end])
         return convolve(cast(data_part, dtype), cast(weight_part, dtype), None, windows, groups)
 
     return _exact_sum(channels, bound * each, part)
@@ -368,9 +368,9 @@ def _few_bits_matmul(call: OnnxCall) -> Value:
             )
         if bits in (4, 8) and np.array_equal(np.bincount(groups), [block] * blocks):
             order = np.argsort(groups, kind="stable")
-            numbers, groups = unpacked(packed, bits)[:, order], groups[order]
+            numbers, groups = unpack_bits(packed, bits)[:, order], groups[order]
             packed = pack_bits(numbers, bits)
-            data = taken_at(data, order, -1)
+            data = take_constant_slices(data, order, -1)
     is_sorted = bool(np.all(np.diff(groups) >= 0))
     scales = call.constant_values(2, "the scales").reshape(columns, blocks).astype(np.float32)
     if not np.isfinite(scales).all():
@@ -379,13 +379,13 @@ def _few_bits_matmul(call: OnnxCall) -> Value:
     if call.get(3) is not None:
         zero = call.constant_values(3, "the zero points")
         is_packed = zero.dtype == np.uint8
-        zeros = unpacked(zero.reshape(columns, -1), bits)[:, :blocks] if is_packed else zero.reshape(columns, blocks)
+        zeros = unpack_bits(zero.reshape(columns, -1), bits)[:, :blocks] if is_packed else zero.reshape(columns, blocks)
     is_whole = zeros is None or zeros.dtype == np.uint8
     if bits in (4, 8) and is_whole and is_sorted and block in GROUPS and length % block == 0:
         result = scaled_product(data, packed, scales, zeros, bits=bits, rounded=attrs["accuracy_level"] == _INT8)
     else:
         subtracted = np.float32(1 << (bits - 1)) if zeros is None else zeros[:, groups].astype(np.float32)
-        matrix = (unpacked(packed, bits)[:, :length].astype(np.float32) - subtracted) * scales[:, groups]
+        matrix = (unpack_bits(packed, bits)[:, :length].astype(np.float32) - subtracted) * scales[:, groups]
         result = product(data, Constant(np.ascontiguousarray(matrix.T)))
     if call.get(5) is not None:
         result = elementwise("add", result, _widen(call[5]))

@@ -15,8 +15,8 @@ from anatune.network.graph.building import (
     matmul,
     permute,
     reshape,
-    sliced,
-    taken,
+    slice_axes,
+    take_slices,
     where,
 )
 from anatune.network.graph.nodes import Constant, Value, tensor_type
@@ -84,7 +84,7 @@ def _activation(call: OnnxCall, word: str, numbers: Sequence[float | None], clip
 def _operand(call: OnnxCall, index: int, direction: int, dtype: str) -> Value | None:
     """Return an operand of one direction."""
     value = call.get(index)
-    return None if value is None else taken(cast(value, dtype), constant(direction, "int64"), 0)
+    return None if value is None else take_slices(cast(value, dtype), constant(direction, "int64"), 0)
 
 
 def _lengths(call: OnnxCall, steps: int) -> Value | None:
@@ -143,7 +143,7 @@ def _direction(
         initial = call.get(index)
         if initial is not None and call.attributes.get("layout"):
             initial = permute(initial, (1, 0, 2))
-        first = None if initial is None else taken(cast(initial, dtype), constant(direction, "int64"), 0)
+        first = None if initial is None else take_slices(cast(initial, dtype), constant(direction, "int64"), 0)
         state = (*state, zeros if first is None else first)
     whole, state = recurrence(layer, state)
     if lengths is not None and is_turned:
@@ -166,7 +166,7 @@ def _layer(call: OnnxCall, data: Value, direction: int, functions: list[Activati
     term = None
     if bias is not None:
         size = gates * hidden
-        terms = (sliced(bias, [0], [first], [first + size]) for first in (0, size))
+        terms = (slice_axes(bias, [0], [first], [first + size]) for first in (0, size))
         product, term = add_biases(product, *terms, is_late=is_late)
     return RecurrentLayer(
         call.op.lower(),
@@ -187,7 +187,7 @@ def _reverse(rows: Value, lengths: Value, steps: int) -> Value:
     mirrored = elementwise("subtract", elementwise("subtract", reshape(lengths, (1, batch)), 1), step)
     step_index = where(elementwise("greater_equal", mirrored, 0), mirrored, broadcast(step, (steps, batch)))
     flat = elementwise("add", elementwise("multiply", step_index, batch), constant(np.arange(batch), "int64"))
-    return taken(rows, reshape(flat, (steps * batch,)), 0)
+    return take_slices(rows, reshape(flat, (steps * batch,)), 0)
 
 
 READERS: dict[str, Convert] = dict.fromkeys(_DEFAULTS, _recurrent)

@@ -16,14 +16,14 @@ from anatune.network.graph.building import (
     elementwise,
     gather,
     layer_norm,
-    padded,
-    reduced,
+    pad_tensor,
+    reduce_axes,
     reshape,
-    sliced,
+    slice_axes,
     softmax,
     standardise,
     standardise_last,
-    top_places,
+    top_indices,
     where,
     widen_to_float32,
 )
@@ -38,12 +38,12 @@ Reduce = Callable[[Value, Sequence[int] | None, bool], Value]
 
 
 def _reduce_by(word: str) -> Reduce:
-    return lambda value, axes, keepdims: reduced(word, value, axes, keepdims=keepdims)
+    return lambda value, axes, keepdims: reduce_axes(word, value, axes, keepdims=keepdims)
 
 
 def _reduce_sum_of(word: str) -> Reduce:
     """Return a reduction that sums a function of the elements."""
-    return lambda value, axes, keepdims: reduced("sum", elementwise(word, value), axes, keepdims=keepdims)
+    return lambda value, axes, keepdims: reduce_axes("sum", elementwise(word, value), axes, keepdims=keepdims)
 
 
 def _compose(word: str, inner: Reduce) -> Reduce:
@@ -52,20 +52,20 @@ def _compose(word: str, inner: Reduce) -> Reduce:
 
 def _log_sum_exp(value: Value, axes: Sequence[int] | None, keepdims: bool) -> Value:
     """Return the logarithm of the sum of exponentials, computed relative to the largest element."""
-    largest = reduced("max", value, axes, keepdims=True)
+    largest = reduce_axes("max", value, axes, keepdims=True)
     zero = broadcast(constant(0, tensor_type(value).dtype), tensor_type(largest).shape)
     finite = where(elementwise("isinf", largest), zero, largest)
-    total = reduced("sum", elementwise("exp", elementwise("subtract", value, finite)), axes, keepdims=True)
+    total = reduce_axes("sum", elementwise("exp", elementwise("subtract", value, finite)), axes, keepdims=True)
     result = elementwise("add", elementwise("log", total), finite)
-    return result if keepdims else reshape(result, tensor_type(reduced("max", value, axes, keepdims=False)).shape)
+    return result if keepdims else reshape(result, tensor_type(reduce_axes("max", value, axes, keepdims=False)).shape)
 
 
 def _mean(value: Value, axes: Sequence[int] | None, keepdims: bool) -> Value:
     shape, rank = tensor_type(value).shape, len(tensor_type(value).shape)
     count = math.prod(shape if axes is None else (shape[axis] for axis in {axis % rank for axis in axes}))
     if count and not tensor_type(value).dtype.startswith(("int", "uint")):
-        return reduced("mean", value, axes, keepdims=keepdims)
-    total = reduced("sum", value, axes, keepdims=keepdims)
+        return reduce_axes("mean", value, axes, keepdims=keepdims)
+    total = reduce_axes("sum", value, axes, keepdims=keepdims)
     return elementwise("divide", total, count) if count else total  # the mean of nothing is 0, as in onnxruntime
 
 
@@ -101,7 +101,7 @@ def _arg(word: str) -> Convert:
         if not call.attributes.get("select_last_index"):
             return arg_extreme(word, value, axis, keepdims=keepdims)
         last = call.kind().shape[axis] - 1
-        mirrored = sliced(value, [axis], [last], [-last - 2], [-1])
+        mirrored = slice_axes(value, [axis], [last], [-last - 2], [-1])
         return elementwise("subtract", constant(last, "int64"), arg_extreme(word, mirrored, axis, keepdims=keepdims))
 
     return read
@@ -121,9 +121,9 @@ def _softmax(call: OnnxCall) -> Value:
         return constant(0.0 if call.op == "LogSoftmax" else 1.0, call.kind().dtype)
     dtype = call.kind().dtype
     if dtype in HALVES:  # round each step, as the body in the standard does
-        shifted = elementwise("subtract", value, reduced("max", value, [axis], keepdims=True))
+        shifted = elementwise("subtract", value, reduce_axes("max", value, [axis], keepdims=True))
         powers = cast(elementwise("exp", cast(shifted, "float32")), dtype)
-        total = cast(reduced("sum", cast(powers, "float32"), [axis], keepdims=True), dtype)
+        total = cast(reduce_axes("sum", cast(powers, "float32"), [axis], keepdims=True), dtype)
         if call.op == "LogSoftmax":
             return reshape(elementwise("subtract", shifted, elementwise("log", total)), shape)
         return reshape(elementwise("divide", powers, total), shape)
@@ -141,10 +141,10 @@ def _hardmax(call: OnnxCall) -> Value:
 def _cumsum(call: OnnxCall) -> Value:
     axis = int(call.constant_values(1, "the axis").reshape(()))
     size = call.kind().shape[axis]
-    ordered = sliced(call[0], [axis], [size - 1], [-size - 1], [-1]) if call.attributes["reverse"] else call[0]
+    ordered = slice_axes(call[0], [axis], [size - 1], [-size - 1], [-1]) if call.attributes["reverse"] else call[0]
     word = "cumprod" if call.op == "CumProd" else "cumsum"
     sums = cumulative(word, ordered, axis, exclusive=bool(call.attributes["exclusive"]))
-    return sliced(sums, [axis], [size - 1], [-size - 1], [-1]) if call.attributes["reverse"] else sums
+    return slice_axes(sums, [axis], [size - 1], [-size - 1], [-1]) if call.attributes["reverse"] else sums
 
 
 def _top_k(call: OnnxCall) -> Sequence[Value]:
@@ -156,7 +156,7 @@ def _top_k(call: OnnxCall) -> Sequence[Value]:
     keys = call[0]
     if kind.dtype == "uint64":  # TVM cannot sort uint64: map it to signed integers in the same order
         keys = cast(elementwise("bitwise_xor", keys, constant(1 << 63, "uint64")), "int64")
-    indices = top_places(keys, count, axis, largest=bool(call.attributes.get("largest", 1)))
+    indices = top_indices(keys, count, axis, largest=bool(call.attributes.get("largest", 1)))
     return [gather(call[0], indices, axis), indices]
 
 
@@ -180,9 +180,9 @@ def _batch_norm(call: OnnxCall) -> Sequence[Value]:
     if call.attributes.get("training_mode"):
         axes, data = [place for place in range(call.rank) if place != 1], cast(call[0], "float64")
         before = mean, variance
-        mean = reduced("mean", data, axes, keepdims=False)
+        mean = reduce_axes("mean", data, axes, keepdims=False)
         centred = elementwise("subtract", data, _along_channels(mean, rank))
-        variance = reduced("mean", elementwise("multiply", centred, centred), axes, keepdims=False)
+        variance = reduce_axes("mean", elementwise("multiply", centred, centred), axes, keepdims=False)
         kept = call.attributes["momentum"]
         for old, new, index in zip(before, (mean, variance), (3, 4), strict=True):
             total = elementwise("add", elementwise("multiply", old, kept), elementwise("multiply", new, 1 - kept))
@@ -231,7 +231,7 @@ def _layer_norm(call: OnnxCall) -> Sequence[Value]:
         raise RefusedError(f"has factors {call.kind(1)} for data {kind}, expected them to be broadcast to it")
     results: list[Value] = [cast(normed, kind.dtype)]
     if len(call.outputs) > 1:
-        results += [reduced("mean", value, axes, keepdims=True), standardise(value, axes, epsilon)[1]]
+        results += [reduce_axes("mean", value, axes, keepdims=True), standardise(value, axes, epsilon)[1]]
     return results[: len(call.outputs)]
 
 
@@ -249,14 +249,14 @@ def _skip_layer_norm(call: OnnxCall) -> Sequence[Value]:
         zero = broadcast(constant(0, dtype), tensor_type(call[2]).shape)
         normed = layer_norm(total, call[2], zero if term is None else term, [-1], epsilon)
     wide, nothing = widen_to_float32(total), constant(np.zeros(0), "float32")
-    mean = nothing if simplified else reduced("mean", wide, [call.rank - 1], keepdims=True)
+    mean = nothing if simplified else reduce_axes("mean", wide, [call.rank - 1], keepdims=True)
     deviation = nothing if simplified else standardise(wide, [call.rank - 1], epsilon)[1]
     return [normed, mean, deviation, total][: max(1, len(call.outputs))]
 
 
 def _rms_normalise(value: Value, factor: Value, axes: Sequence[int], epsilon: float) -> Value:
     wide = widen_to_float32(value)
-    mean = reduced("mean", elementwise("multiply", wide, wide), axes, keepdims=True)
+    mean = reduce_axes("mean", elementwise("multiply", wide, wide), axes, keepdims=True)
     scaled = elementwise("divide", wide, elementwise("sqrt", elementwise("add", mean, epsilon)))
     return elementwise("multiply", cast(scaled, tensor_type(factor).dtype), factor)
 
@@ -268,8 +268,8 @@ def _rms_norm(call: OnnxCall) -> Value:
 
 def _mean_variance_norm(call: OnnxCall) -> Value:
     value, axes = widen_to_float32(call[0]), call.attributes["axes"]
-    centred = elementwise("subtract", value, reduced("mean", value, axes, keepdims=True))
-    variance = reduced("mean", elementwise("multiply", centred, centred), axes, keepdims=True)
+    centred = elementwise("subtract", value, reduce_axes("mean", value, axes, keepdims=True))
+    variance = reduce_axes("mean", elementwise("multiply", centred, centred), axes, keepdims=True)
     normed = elementwise("divide", centred, elementwise("add", elementwise("sqrt", variance), 1e-9))
     return cast(normed, call.kind().dtype)
 
@@ -277,9 +277,9 @@ def _mean_variance_norm(call: OnnxCall) -> Value:
 def _lp_norm(call: OnnxCall) -> Value:
     axes, x = [call.attributes["axis"]], widen_to_float32(call[0])
     if call.attributes["p"] == 1:
-        length = reduced("sum", elementwise("abs", x), axes, keepdims=True)
+        length = reduce_axes("sum", elementwise("abs", x), axes, keepdims=True)
     else:
-        length = elementwise("sqrt", reduced("sum", elementwise("multiply", x, x), axes, keepdims=True))
+        length = elementwise("sqrt", reduce_axes("sum", elementwise("multiply", x, x), axes, keepdims=True))
     zero = constant(0, tensor_type(x).dtype)
     return cast(where(elementwise("equal", length, 0), zero, elementwise("divide", x, length)), call.kind().dtype)
 
@@ -290,10 +290,10 @@ def _lrn(call: OnnxCall) -> Value:
     channels = call.kind().shape[1]
     before, after = (min(max(channels - 1, 0), count) for count in ((size - 1) // 2, size - 1 - (size - 1) // 2))
     padding = [[0, count, *[0] * (call.rank - 2)] for count in (before, after)]
-    squares = padded(elementwise("multiply", x, x), padding[0], padding[1])
-    total = sliced(squares, [1], [0], [channels])
+    squares = pad_tensor(elementwise("multiply", x, x), padding[0], padding[1])
+    total = slice_axes(squares, [1], [0], [channels])
     for offset in range(1, before + after + 1):
-        total = elementwise("add", total, sliced(squares, [1], [offset], [offset + channels]))
+        total = elementwise("add", total, slice_axes(squares, [1], [offset], [offset + channels]))
     base = elementwise("add", elementwise("multiply", total, attrs["alpha"] / size), attrs["bias"])
     return cast(elementwise("divide", x, elementwise("power", base, attrs["beta"])), call.kind().dtype)
 

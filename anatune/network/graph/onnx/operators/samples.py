@@ -17,10 +17,10 @@ from anatune.network.graph.building import (
     gather_rows,
     matmul,
     permute,
-    reduced,
+    reduce_axes,
     reshape,
-    sliced,
-    taken,
+    slice_axes,
+    take_slices,
     where,
     widen_to_float32,
 )
@@ -55,7 +55,7 @@ def _affine_grid(call: OnnxCall) -> Value:
 def _corners(call: OnnxCall, scale: float, offset: float) -> list[Value]:
     """Return x and y of the begin and the end of each region, (regions,), float32 or float64."""
     rois = elementwise("subtract", elementwise("multiply", widen_to_float32(call[1]), scale), offset)
-    return [reshape(sliced(rois, [1], [index], [index + 1]), (-1,)) for index in range(4)]
+    return [reshape(slice_axes(rois, [1], [index], [index + 1]), (-1,)) for index in range(4)]
 
 
 def _region_taps(begin: Value, extent: Value, size: int, bins: int, ratio: int) -> tuple[list[Tap], Value]:
@@ -118,11 +118,11 @@ def _roi_align(call: OnnxCall) -> Value:
     ])  # fmt: skip # (regions, bins, samples, bins, samples, channels)
     if word == "add":
         number = elementwise("maximum", elementwise("multiply", *counts), 1.0)
-        total = elementwise("divide", reduced("sum", total, [2, 4], keepdims=False), reshape(number, (-1, 1, 1, 1)))
+        total = elementwise("divide", reduce_axes("sum", total, [2, 4], keepdims=False), reshape(number, (-1, 1, 1, 1)))
     else:
         total = where(elementwise("logical_and", *are_samples), total, constant(-np.inf, dtype))
         is_empty = reshape(elementwise("less", elementwise("minimum", *counts), 1.0), (-1, 1, 1, 1))
-        total = where(is_empty, constant(0, dtype), reduced("max", total, [2, 4], keepdims=False))
+        total = where(is_empty, constant(0, dtype), reduce_axes("max", total, [2, 4], keepdims=False))
     return cast(permute(total, (0, 3, 1, 2)), kind.dtype)
 
 
@@ -132,8 +132,8 @@ def _max_roi_pool(call: OnnxCall) -> Value:
     regions, bins = call.kind(1).shape[0], call.attributes["pooled_shape"]
     rois = widen_to_float32(call[1])
     dtype = tensor_type(rois).dtype
-    columns = [reshape(sliced(rois, [1], [place], [place + 1]), (-1,)) for place in range(5)]
-    values = taken(call[0], cast(columns[0], "int64"), 0)
+    columns = [reshape(slice_axes(rois, [1], [place], [place + 1]), (-1,)) for place in range(5)]
+    values = take_slices(call[0], cast(columns[0], "int64"), 0)
     lowest = constant(-np.inf, kind.dtype)
     scaled = [elementwise("multiply", column, call.attributes["spatial_scale"]) for column in columns]
     corners = [reshape(elementwise("floor", elementwise("add", one, 0.5)), (-1, 1, 1)) for one in scaled]
@@ -150,7 +150,7 @@ def _max_roi_pool(call: OnnxCall) -> Value:
             mask, values = (reshape(mask, (regions, 1, bins[0], size, 1)), reshape(values, (*shape[:2], 1, *shape[2:])))
         else:
             mask, values = (reshape(mask, (regions, 1, 1, bins[1], size)), reshape(values, (*shape[:3], 1, shape[3])))
-        values = reduced("max", where(mask, values, lowest), [3 + axis], keepdims=False)
+        values = reduce_axes("max", where(mask, values, lowest), [3 + axis], keepdims=False)
     return where(elementwise("equal", values, -np.inf), constant(0, kind.dtype), values)
 
 

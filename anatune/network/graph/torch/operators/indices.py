@@ -17,15 +17,15 @@ from anatune.network.graph.building import (
     elementwise,
     flatten_indices,
     gather,
-    made,
+    make_node,
     matmul,
     permute,
-    reduced,
+    reduce_axes,
     reshape,
-    scattered,
-    sliced,
-    taken,
-    taken_at,
+    scatter,
+    slice_axes,
+    take_constant_slices,
+    take_slices,
     where,
 )
 from anatune.network.graph.nodes import Constant, Value, tensor_type
@@ -103,8 +103,8 @@ def _index(call: TorchCall) -> Value:
     elements = _select_elements(call)
     data = _flatten_indexed(elements)
     if isinstance(elements.flat, Constant):
-        return taken_at(data, elements.flat.array, elements.axis)
-    return taken(data, elements.flat, elements.axis)
+        return take_constant_slices(data, elements.flat.array, elements.axis)
+    return take_slices(data, elements.flat, elements.axis)
 
 
 def _index_put(call: TorchCall) -> Value:
@@ -122,7 +122,7 @@ def _index_put(call: TorchCall) -> Value:
     values = reshape(values, (*shape[:first], count, *shape[first + 1 :]))
     along = [count if dimension == first else 1 for dimension in range(len(shape))]
     indices = broadcast(reshape(elements.flat, along), tensor_type(values).shape)
-    result = scattered(data, indices, values, first, "add" if call["accumulate"] else "update")
+    result = scatter(data, indices, values, first, "add" if call["accumulate"] else "update")
     result = reshape(result, tensor_type(elements.data).shape)
     return cast(permute(result, np.argsort(elements.order).tolist()), dtype)
 
@@ -142,13 +142,17 @@ def _index_select(call: TorchCall) -> Value:
     axis, index = call["dim"] if call.shape() else 0, call["index"]
     value = call["self"] if call.shape() else reshape(call["self"], (1,))
     index = index if tensor_type(index).shape else reshape(index, (1,))
-    selected = taken_at(value, index.array, axis) if isinstance(index, Constant) else taken(value, index, axis)
+    selected = (
+        take_constant_slices(value, index.array, axis)
+        if isinstance(index, Constant)
+        else take_slices(value, index, axis)
+    )
     return reshape(selected, call.kind.shape)
 
 
 def _embedding(call: TorchCall) -> Value:
     weight, indices = call["weight"], call["indices"]
-    return taken(weight, indices, 0)
+    return take_slices(weight, indices, 0)
 
 
 def _embedding_bags(call: TorchCall) -> Sequence[Value | None]:
@@ -156,17 +160,17 @@ def _embedding_bags(call: TorchCall) -> Sequence[Value | None]:
     weight, indices, offsets = call["weight"], call["indices"], cast(call["offsets"], "int64")
     count, size, padding = call.shape("indices")[0], call.kind.shape[-1], call["padding_idx"]
     if call["include_last_offset"]:
-        offsets = sliced(offsets, [0], [0], [call.shape("offsets")[0] - 1])
+        offsets = slice_axes(offsets, [0], [0], [call.shape("offsets")[0] - 1])
     word = ("sum", "mean", "max")[call["mode"]]
-    rows = taken(weight, indices, 0)
+    rows = take_slices(weight, indices, 0)
     if call["per_sample_weights"] is not None:
         rows = elementwise("multiply", rows, reshape(call["per_sample_weights"], (-1, 1)))
     bags = call.kind.shape[0]
     starts = offsets.array if isinstance(offsets, Constant) else np.zeros(0)
     if padding < 0 and count % bags == 0 and np.array_equal(starts, np.arange(0, count, count // bags)):
-        return [reduced(word, reshape(rows, (bags, -1, size)), [1], keepdims=False), None, None, None]
+        return [reduce_axes(word, reshape(rows, (bags, -1, size)), [1], keepdims=False), None, None, None]
     dtype = call.kind.dtype
-    ends = concat([sliced(offsets, [0], [1], [bags]), constant([count], "int64")], 0)
+    ends = concat([slice_axes(offsets, [0], [1], [bags]), constant([count], "int64")], 0)
     positions = constant(np.arange(count)[None], "int64")
     mask = elementwise(
         "logical_and",
@@ -177,10 +181,10 @@ def _embedding_bags(call: TorchCall) -> Sequence[Value | None]:
         mask = elementwise(
             "logical_and", mask, elementwise("not_equal", reshape(cast(indices, "int64"), (1, -1)), padding)
         )
-    number = reduced("sum", cast(mask, dtype), [1], keepdims=True)
+    number = reduce_axes("sum", cast(mask, dtype), [1], keepdims=True)
     if word == "max":
         lowest = constant(np.finfo(np.dtype(dtype)).min, dtype)
-        result = reduced(
+        result = reduce_axes(
             "max", where(reshape(mask, (bags, count, 1)), reshape(rows, (1, count, size)), lowest), [1], keepdims=False
         )
         return [where(elementwise("equal", number, 0), constant(0, dtype), result), None, None, None]
@@ -197,7 +201,7 @@ def _gather_along(call: TorchCall) -> Value:
     axis = call["dim"] % rank
     for dimension, size in enumerate(call.kind.shape):
         if dimension != axis:
-            value = sliced(value, [dimension], [0], [size])
+            value = slice_axes(value, [dimension], [0], [size])
     return gather(value, clamp_indices(index, call.shape()[axis]), axis)
 
 
@@ -231,7 +235,7 @@ def _scatter(call: TorchCall) -> Value:
         updates = broadcast(call.operand("value"), sizes)
     else:
         updates = to_dtype(call["src"], kind.dtype)
-        updates = sliced(updates, range(len(sizes)), [0] * len(sizes), sizes)
+        updates = slice_axes(updates, range(len(sizes)), [0] * len(sizes), sizes)
     if not rank:
         data, index, updates = (reshape(tensor, (1,)) for tensor in (data, index, updates))
     axis = call["dim"] % max(rank, 1)
@@ -239,8 +243,8 @@ def _scatter(call: TorchCall) -> Value:
         return _scatter_mean(call, data, index, updates, axis)
     if not call.get("include_self", True):
         neutral = broadcast(constant(_identity_of(reduction, kind.dtype), kind.dtype), tensor_type(index).shape)
-        data = scattered(data, index, neutral, axis, "update")
-    return reshape(scattered(data, index, updates, axis, reduction), kind.shape)
+        data = scatter(data, index, neutral, axis, "update")
+    return reshape(scatter(data, index, updates, axis, reduction), kind.shape)
 
 
 def _scatter_mean(call: TorchCall, data: Value, index: Value, updates: Value, axis: int) -> Value:
@@ -249,9 +253,9 @@ def _scatter_mean(call: TorchCall, data: Value, index: Value, updates: Value, ax
     start = data
     count = broadcast(constant(int(call["include_self"]), kind.dtype), kind.shape)
     if not call["include_self"]:
-        start = scattered(data, index, broadcast(constant(0, kind.dtype), sizes), axis, "update")
-    total = scattered(start, index, updates, axis, "add")
-    count = scattered(count, index, broadcast(constant(1, kind.dtype), sizes), axis, "add")
+        start = scatter(data, index, broadcast(constant(0, kind.dtype), sizes), axis, "update")
+    total = scatter(start, index, updates, axis, "add")
+    count = scatter(count, index, broadcast(constant(1, kind.dtype), sizes), axis, "add")
     count = elementwise("maximum", count, 1)
     mean = elementwise("divide" if "float" in kind.dtype else "floor_divide", total, count)
     return reshape(mean, call.kind.shape)
@@ -264,7 +268,7 @@ def _index_add(call: TorchCall) -> Value:
     along = [-1 if dimension == axis else 1 for dimension in range(len(shape))]
     index = clamp_indices(call["index"], call.shape()[axis] if call.shape() else 1)
     index = broadcast(reshape(index, along), shape)
-    return scattered(data, index, source, axis, "add")
+    return scatter(data, index, source, axis, "add")
 
 
 def _nonzero(call: TorchCall) -> Value:
@@ -279,7 +283,7 @@ def _repeat_interleave(call: TorchCall) -> Value:
 def _masked_select(call: TorchCall) -> Value:
     shape = np.broadcast_shapes(call.shape(), call.shape("mask"))
     mask = np.broadcast_to(call.constant_values("mask", "elements"), shape)
-    return taken_at(reshape(broadcast(call["self"], shape), (-1,)), np.flatnonzero(mask), 0)
+    return take_constant_slices(reshape(broadcast(call["self"], shape), (-1,)), np.flatnonzero(mask), 0)
 
 
 def _masked_scatter(call: TorchCall) -> Value:
@@ -288,10 +292,10 @@ def _masked_scatter(call: TorchCall) -> Value:
     flat = cast(reshape(mask, (-1,)), "int64")
     size = math.prod(call.shape("source"))
     positions = elementwise(
-        "subtract", made("cumsum", (flat,), tensor_type(flat), axis=0, dtype="int64", exclusive=False), 1
+        "subtract", make_node("cumsum", (flat,), tensor_type(flat), axis=0, dtype="int64", exclusive=False), 1
     )
     positions = elementwise("minimum", elementwise("maximum", positions, 0), size - 1)
-    source = taken(reshape(call["source"], (-1,)), positions, 0)
+    source = take_slices(reshape(call["source"], (-1,)), positions, 0)
     return where(mask, reshape(source, call.kind.shape), call["self"])
 
 

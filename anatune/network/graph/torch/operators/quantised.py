@@ -6,7 +6,7 @@ import numpy as np
 
 from anatune.core.workload.access import INTEGER_RANGE
 from anatune.network.graph.building import cast, constant, elementwise, reshape
-from anatune.network.graph.integers.scaled import Scale, constant_scale, dequantized, quantized
+from anatune.network.graph.integers.scaled import QuantisationScale, constant_scale, dequantize, quantize
 from anatune.network.graph.nodes import Constant, Value, tensor_type
 from anatune.network.graph.torch.call import Convert, RefusedError, TorchCall
 
@@ -24,7 +24,7 @@ def _broadcast_parameter(call: TorchCall, name: str, dtype: str) -> Value:
     return reshape(cast(value, dtype), [-1 if dimension == axis else 1 for dimension in range(rank)])
 
 
-def _scale_and_zero(call: TorchCall, dtype: str) -> tuple[Value, Value, Scale | None]:
+def _scale_and_zero(call: TorchCall, dtype: str) -> tuple[Value, Value, QuantisationScale | None]:
     """Return a scale, a zero point, and both as one constant if they are constants for 8-bit integers."""
     of_channels = "per_channel" in call.name
     scale = _broadcast_parameter(call, "scales" if of_channels else "scale", "float32")
@@ -42,7 +42,7 @@ def _quantize(call: TorchCall) -> Value:
     data = cast(call["input"], "float32")
     if fixed is not None:
         limits = INTEGER_RANGE[dtype]
-        return quantized(data, fixed, dtype, (max(low, limits[0]), min(high, limits[1])))
+        return quantize(data, fixed, dtype, (max(low, limits[0]), min(high, limits[1])))
     whole = elementwise("add", elementwise("round", elementwise("divide", data, scale)), cast(zero, "float32"))
     return cast(elementwise("minimum", elementwise("maximum", whole, low), high), dtype)
 
@@ -51,7 +51,7 @@ def _dequantize(call: TorchCall) -> Value:
     data = call["input"]
     scale, zero, fixed = _scale_and_zero(call, tensor_type(data).dtype)
     if fixed is not None:
-        return cast(dequantized(data, fixed), call.kind.dtype)
+        return cast(dequantize(data, fixed), call.kind.dtype)
     if not (isinstance(zero, Constant) and not np.any(zero.array)):
         data = elementwise("subtract", cast(data, "int32"), zero)
     return cast(elementwise("multiply", cast(data, "float32"), scale), call.kind.dtype)
@@ -68,8 +68,8 @@ def _dequantize_affine(call: TorchCall) -> Value:
     shape = (*numbers.shape[:-1], -1, 1)
     zero = 0 if call["zero_point"] is None else call.constant_values("zero_point", "the zero points")
     zeros = np.broadcast_to(np.asarray(zero, np.int32), scale.shape)
-    of_groups = Scale(scale.astype(np.float32).reshape(shape), zeros.reshape(shape))
-    grouped = dequantized(Constant(numbers.reshape(*shape[:-2], -1, size)), of_groups)
+    of_groups = QuantisationScale(scale.astype(np.float32).reshape(shape), zeros.reshape(shape))
+    grouped = dequantize(Constant(numbers.reshape(*shape[:-2], -1, size)), of_groups)
     return cast(reshape(grouped, numbers.shape), call.kind.dtype)
 
 

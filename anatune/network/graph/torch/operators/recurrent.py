@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from anatune.network.graph.building import concat, constant, matmul, permute, reshape, sliced, taken
+from anatune.network.graph.building import concat, constant, matmul, permute, reshape, slice_axes, take_slices
 from anatune.network.graph.nodes import Value, tensor_type
 from anatune.network.graph.recurrent import GATES, RecurrentLayer, States, add_biases, recurrence
 from anatune.network.graph.torch.call import Convert, TorchCall
@@ -18,7 +18,7 @@ _ORDERS = {"rnn": (0,), "gru": (1, 0, 2), "lstm": (0, 3, 1, 2)}
 def _reorder_gates(kind: str, value: Value) -> Value:
     """Return weights or biases with the gates along the first dimension in the order of graphs."""
     size = tensor_type(value).shape[0] // GATES[kind]
-    return concat([sliced(value, [0], [gate * size], [(gate + 1) * size]) for gate in _ORDERS[kind]], 0)
+    return concat([slice_axes(value, [0], [gate * size], [(gate + 1) * size]) for gate in _ORDERS[kind]], 0)
 
 
 def _run_direction(
@@ -50,7 +50,7 @@ def _read_layer(kind: str, *functions: str) -> Convert:
         for _ in range(call["num_layers"]):
             outputs = []
             for direction in range(directions):
-                state = tuple(taken(part, constant(len(ends), "int64"), 0) for part in initial)
+                state = tuple(take_slices(part, constant(len(ends), "int64"), 0) for part in initial)
                 weights, parameters = parameters[:count], parameters[count:]
                 states, last = _run_direction(kind, functions, data, weights, state, is_turned=direction == 1)
                 outputs.append(states)

@@ -10,6 +10,7 @@ import numpy as np
 
 from anatune.network.graph.building import (
     arg_extreme,
+    argsort,
     broadcast,
     cast,
     constant,
@@ -18,16 +19,15 @@ from anatune.network.graph.building import (
     gather,
     histogram,
     layer_norm,
-    made,
-    padded,
-    reduced,
+    make_node,
+    pad_tensor,
+    reduce_axes,
     reshape,
-    sliced,
+    slice_axes,
     softmax,
-    sorted_places,
     standardise_last,
-    taken,
-    top_places,
+    take_slices,
+    top_indices,
     where,
 )
 from anatune.network.graph.nodes import TensorType, Value, tensor_type
@@ -49,20 +49,20 @@ def _read_reduction(word: str) -> Convert:
     def read(call: TorchCall) -> Value:
         dtype, axes, keepdims = call.kind.dtype, _reduced_axes(call), bool(call.get("keepdim"))
         if dtype == "bool":  # extremes of booleans
-            return cast(reduced(word, cast(call["self"], "int8"), axes, keepdims=keepdims), "bool")
-        return reduced(word, call.operand("self"), axes, keepdims=keepdims)
+            return cast(reduce_axes(word, cast(call["self"], "int8"), axes, keepdims=keepdims), "bool")
+        return reduce_axes(word, call.operand("self"), axes, keepdims=keepdims)
 
     return read
 
 
 def _any(call: TorchCall) -> Value:
     truths = cast(call.operand("self", "bool"), "uint8")
-    return cast(reduced("max", truths, _reduced_axes(call), keepdims=bool(call.get("keepdim"))), "bool")
+    return cast(reduce_axes("max", truths, _reduced_axes(call), keepdims=bool(call.get("keepdim"))), "bool")
 
 
 def _all(call: TorchCall) -> Value:
     truths = cast(call.operand("self", "bool"), "uint8")
-    return cast(reduced("min", truths, _reduced_axes(call), keepdims=bool(call.get("keepdim"))), "bool")
+    return cast(reduce_axes("min", truths, _reduced_axes(call), keepdims=bool(call.get("keepdim"))), "bool")
 
 
 def _read_arg(word: str) -> Convert:
@@ -92,7 +92,7 @@ def _read_extreme(word: str) -> Convert:
         if not call.shape():
             return [call["self"], constant(0, "int64")]
         value, axes, keepdims = _make_comparable(call["self"]), call.axes(), bool(call["keepdim"])
-        result = to_dtype(reduced(word, value, axes, keepdims=keepdims), call.kind.dtype)
+        result = to_dtype(reduce_axes(word, value, axes, keepdims=keepdims), call.kind.dtype)
         return [result, arg_extreme(f"arg{word}", value, axes[0], keepdims=keepdims)]
 
     return read
@@ -101,9 +101,9 @@ def _read_extreme(word: str) -> Convert:
 def _variance(value: Value, axes: Sequence[int], correction: float, *, keepdims: bool) -> tuple[Value, Value]:
     """Return variances and means; both keep the reduced dimensions if `keepdims`."""
     shape, dtype = tensor_type(value).shape, tensor_type(value).dtype
-    mean = reduced("mean", value, axes, keepdims=True)
+    mean = reduce_axes("mean", value, axes, keepdims=True)
     centred = elementwise("subtract", value, mean)
-    variance = reduced("mean", elementwise("multiply", centred, centred), axes, keepdims=keepdims)
+    variance = reduce_axes("mean", elementwise("multiply", centred, centred), axes, keepdims=keepdims)
     count = math.prod(shape[axis] for axis in axes)
     if correction:
         with np.errstate(divide="ignore"):
@@ -136,9 +136,9 @@ def _softmax(call: TorchCall) -> Value:
 def _logsumexp(call: TorchCall) -> Value:
     """Return the logarithm of the sum of exponentials, computed relative to the largest element."""
     value, axes = call.operand("self"), call.axes()
-    largest = reduced("max", value, axes, keepdims=True)
+    largest = reduce_axes("max", value, axes, keepdims=True)
     finite = where(elementwise("isinf", largest), constant(0, call.kind.dtype), largest)
-    total = reduced("sum", elementwise("exp", elementwise("subtract", value, finite)), axes, keepdims=True)
+    total = reduce_axes("sum", elementwise("exp", elementwise("subtract", value, finite)), axes, keepdims=True)
     return reshape(elementwise("add", elementwise("log", total), finite), call.kind.shape)
 
 
@@ -161,8 +161,8 @@ def _logcumsumexp(call: TorchCall) -> Value:
     axis, shape = call["dim"] % len(call.shape()), call.shape()
     for step in itertools.takewhile(lambda size: size < shape[axis], (1 << power for power in itertools.count())):
         sizes = [step if dimension == axis else 0 for dimension in range(len(shape))]
-        before = sliced(sums, [axis], [0], [shape[axis] - step])
-        sums = _log_of_sum(sums, padded(before, sizes, [0] * len(shape), -math.inf))
+        before = slice_axes(sums, [axis], [0], [shape[axis] - step])
+        sums = _log_of_sum(sums, pad_tensor(before, sizes, [0] * len(shape), -math.inf))
     return sums
 
 
@@ -181,7 +181,7 @@ def _sort(call: TorchCall) -> Sequence[Value]:
     if not call.shape():
         return [call["self"], constant(0, "int64")]
     axis = call["dim"] % len(call.shape())
-    indices = sorted_places(_make_comparable(call["self"]), axis, descending=call["descending"])
+    indices = argsort(_make_comparable(call["self"]), axis, descending=call["descending"])
     return [gather(call["self"], indices, axis), indices]
 
 
@@ -189,7 +189,7 @@ def _top_k(call: TorchCall) -> Sequence[Value]:
     if not call.shape():
         return [call["self"], constant(0, "int64")]
     axis = call["dim"] % len(call.shape())
-    indices = top_places(call["self"], call["k"], axis, largest=call["largest"])
+    indices = top_indices(call["self"], call["k"], axis, largest=call["largest"])
     return [gather(call["self"], indices, axis), indices]
 
 
@@ -203,7 +203,7 @@ def _kth(call: TorchCall) -> Value | Sequence[Value]:
     shape = tensor_type(value).shape
     axis, size = dim % len(shape), shape[dim]
     rank = call.get("k", (size + 1) // 2) - 1
-    indices = sliced(sorted_places(_make_comparable(value), axis, descending=False), [axis], [rank], [rank + 1])
+    indices = slice_axes(argsort(_make_comparable(value), axis, descending=False), [axis], [rank], [rank + 1])
     if "k" not in call.arguments and is_float(tensor_type(value).dtype):  # with NaN the median is its first NaN
         first = arg_extreme("argmax", value, axis, keepdims=True)
         indices = where(elementwise("isnan", gather(value, first, axis)), first, indices)
@@ -228,7 +228,7 @@ def _bucketize(call: TorchCall) -> Value:
     below = elementwise("less_equal" if right else "less", edges, values)
     if is_float(tensor_type(values).dtype):  # all boundaries are below NaN
         below = elementwise("logical_or", below, elementwise("isnan", values))
-    return reduced("sum", cast(below, call.kind.dtype), [-1], keepdims=False)
+    return reduce_axes("sum", cast(below, call.kind.dtype), [-1], keepdims=False)
 
 
 def _histogram(call: TorchCall) -> Value:
@@ -237,8 +237,8 @@ def _histogram(call: TorchCall) -> Value:
     kind = tensor_type(x)
     if low != high or low != 0:
         attributes = {"bins": bins, "low": low - (low == high), "high": high + (low == high)}
-        return made(HISTOGRAM, (reshape(x, (-1,)),), TensorType((bins,), kind.dtype), **attributes)
-    first, last = (reduced(word, x, None, keepdims=False) for word in ("min", "max"))
+        return make_node(HISTOGRAM, (reshape(x, (-1,)),), TensorType((bins,), kind.dtype), **attributes)
+    first, last = (reduce_axes(word, x, None, keepdims=False) for word in ("min", "max"))
     is_one = elementwise("equal", first, last)
     ends = (where(is_one, elementwise(word, end, 1), end) for word, end in (("subtract", first), ("add", last)))
     return histogram(x, bins, *ends)
@@ -287,7 +287,7 @@ def _rms_norm(call: TorchCall) -> Sequence[Value | None]:
     data, sizes, dtype = call["input"], call["normalized_shape"], call.kind.dtype
     axes = range(len(call.kind.shape) - len(sizes), len(call.kind.shape))
     epsilon = np.finfo(np.dtype(dtype)).eps if call["eps"] is None else call["eps"]
-    square = reduced("mean", elementwise("multiply", data, data), axes, keepdims=True)
+    square = reduce_axes("mean", elementwise("multiply", data, data), axes, keepdims=True)
     factor = elementwise("rsqrt", elementwise("add", square, float(epsilon)))
     normed = elementwise("multiply", data, factor)
     return [normed if call["weight"] is None else elementwise("multiply", normed, call["weight"]), factor]
@@ -338,11 +338,13 @@ def _norms(delta: Value, p: float, axes: Sequence[int]) -> Value:
     """Return the p-norms of differences along axes."""
     size = elementwise("abs", delta)
     if p == 0:
-        return reduced("sum", cast(elementwise("not_equal", delta, 0), tensor_type(delta).dtype), axes, keepdims=False)
+        return reduce_axes(
+            "sum", cast(elementwise("not_equal", delta, 0), tensor_type(delta).dtype), axes, keepdims=False
+        )
     sizes = tensor_type(delta).shape
     if abs(p) == math.inf or all(sizes[axis] == 1 for axis in axes):  # avoids squares that overflow
-        return reduced("max" if p > 0 else "min", size, axes, keepdims=False)
-    return raise_to(reduced("sum", raise_to(size, p), axes, keepdims=False), 1 / p)
+        return reduce_axes("max" if p > 0 else "min", size, axes, keepdims=False)
+    return raise_to(reduce_axes("sum", raise_to(size, p), axes, keepdims=False), 1 / p)
 
 
 def _distances(call: TorchCall) -> Value:
@@ -356,7 +358,9 @@ def _distances(call: TorchCall) -> Value:
 
 
 def _pair_distances(call: TorchCall) -> Value:
-    parts = [taken(call["self"], constant(indices, "int64"), 0) for indices in np.triu_indices(call.shape()[0], 1)]
+    parts = [
+        take_slices(call["self"], constant(indices, "int64"), 0) for indices in np.triu_indices(call.shape()[0], 1)
+    ]
     return _norms(elementwise("subtract", *parts), call["p"], [-1])
 
 

@@ -13,13 +13,13 @@ from anatune.network.graph.building import (
     concat,
     constant,
     elementwise,
-    padded,
+    pad_tensor,
     permute,
     reshape,
-    sliced,
+    slice_axes,
     split,
-    taken,
-    taken_at,
+    take_constant_slices,
+    take_slices,
     where,
 )
 from anatune.network.graph.nodes import Array, Value, tensor_type
@@ -30,7 +30,7 @@ __all__ = ["READERS"]
 
 def pick(value: Value, indices: Array) -> Value:
     """Return the elements of a tensor at constant flat indices."""
-    return taken(reshape(value, (-1,)), constant(indices, "int64"), 0)
+    return take_slices(reshape(value, (-1,)), constant(indices, "int64"), 0)
 
 
 def _flat_indices(value: Value) -> Array:
@@ -82,13 +82,13 @@ def _slice_bounds(call: TorchCall, axis: int) -> tuple[int, int, int]:
 def _slice(call: TorchCall) -> Value:
     axis = call["dim"] % len(call.shape())
     start, end, step = _slice_bounds(call, axis)
-    return sliced(call["self"], [axis], [start], [end], [step])
+    return slice_axes(call["self"], [axis], [start], [end], [step])
 
 
 def _select(call: TorchCall) -> Value:
     axis = call["dim"] % len(call.shape())
     index = call["index"] % call.shape()[axis]
-    return reshape(sliced(call["self"], [axis], [index], [index + 1]), call.kind.shape)
+    return reshape(slice_axes(call["self"], [axis], [index], [index + 1]), call.kind.shape)
 
 
 def _replace_slice(call: TorchCall) -> Value:
@@ -104,17 +104,21 @@ def _replace_slice(call: TorchCall) -> Value:
     indices = np.arange(start, max(start, end), step)
     source = broadcast(source, (*call.shape()[:axis], len(indices), *call.shape()[axis + 1 :]))
     if step == 1:
-        parts = [sliced(value, [axis], [0], [start]), source, sliced(value, [axis], [start + len(indices)], [size])]
+        parts = [
+            slice_axes(value, [axis], [0], [start]),
+            source,
+            slice_axes(value, [axis], [start + len(indices)], [size]),
+        ]
         return concat(parts, axis)
     is_kept, of_source = np.ones(size, bool), np.zeros(size, np.int64)
     is_kept[indices], of_source[indices] = False, np.arange(len(indices))
     mask = constant(is_kept.reshape([-1 if d == axis else 1 for d in range(len(call.shape()))]), "bool")
-    return where(mask, value, taken(source, constant(of_source, "int64"), axis))
+    return where(mask, value, take_slices(source, constant(of_source, "int64"), axis))
 
 
 def _flip(call: TorchCall) -> Value:
     return functools.reduce(
-        lambda value, axis: taken_at(value, np.arange(call.shape()[axis])[::-1], axis),
+        lambda value, axis: take_constant_slices(value, np.arange(call.shape()[axis])[::-1], axis),
         call.axes("dims"),
         call.operand("self"),
     )
@@ -123,10 +127,10 @@ def _flip(call: TorchCall) -> Value:
 def _roll(call: TorchCall) -> Value:
     if not call["dims"]:
         flat = reshape(call["self"], (-1,))
-        return reshape(taken_at(flat, np.roll(_flat_indices(flat), call["shifts"][0]), 0), call.kind.shape)
+        return reshape(take_constant_slices(flat, np.roll(_flat_indices(flat), call["shifts"][0]), 0), call.kind.shape)
     value = call.operand("self")
     for shift, axis in zip(call["shifts"], call["dims"], strict=True):
-        value = taken_at(value, np.roll(np.arange(call.shape()[axis]), shift), axis)
+        value = take_constant_slices(value, np.roll(np.arange(call.shape()[axis]), shift), axis)
     return value
 
 
@@ -151,7 +155,7 @@ def _unfold(call: TorchCall) -> Value:
         return reshape(call["self"], call.kind.shape)
     axis, size, step = call["dimension"] % rank, call["size"], call["step"]
     count = call.kind.shape[axis]
-    windows = taken(call["self"], constant(np.arange(count)[:, None] * step + np.arange(size), "int64"), axis)
+    windows = take_slices(call["self"], constant(np.arange(count)[:, None] * step + np.arange(size), "int64"), axis)
     return permute(windows, [dimension for dimension in range(rank + 1) if dimension != axis + 1] + [axis + 1])
 
 
@@ -161,13 +165,13 @@ def _pad(call: TorchCall) -> Value:
     before, after = ([0] * (rank - len(pad) // 2) + pad[side::2][::-1] for side in (0, 1))
     value = call["self"]
     for axis, (first, last) in enumerate(zip(before, after, strict=True)):
-        value = sliced(value, [axis], [max(-first, 0)], [call.shape()[axis] - max(-last, 0)])
+        value = slice_axes(value, [axis], [max(-first, 0)], [call.shape()[axis] - max(-last, 0)])
     before, after = ([max(size, 0) for size in sizes] for sizes in (before, after))
     number = call.get("value", 0) or 0
     if call.kind.dtype == "bool":
-        inner = padded(to_dtype(value, "int8"), before, after, float(bool(number)))
+        inner = pad_tensor(to_dtype(value, "int8"), before, after, float(bool(number)))
         return to_dtype(inner, "bool")
-    return padded(value, before, after, float(number))
+    return pad_tensor(value, before, after, float(number))
 
 
 def _read_pad(mode: str) -> Convert:
@@ -180,7 +184,7 @@ def _read_pad(mode: str) -> Convert:
             first, last = pad[2 * pair : 2 * pair + 2]
             inner = np.arange(call.shape()[axis])[max(-first, 0) : call.shape()[axis] - max(-last, 0)]
             indices = np.pad(inner, (max(first, 0), max(last, 0)), mode)  # type: ignore[call-overload]
-            value = taken_at(value, indices, axis)
+            value = take_constant_slices(value, indices, axis)
         return value
 
     return read
@@ -215,9 +219,9 @@ def _fold(call: TorchCall) -> Value:
         mask = down[y][:, None] & across[x][None]
         if not mask.any():
             continue
-        term = sliced(value, [2], [tap_index], [tap_index + 1])
-        term = taken_at(term, np.clip(rows[y], 0, counts[0] - 1), 3)
-        term = taken_at(term, np.clip(columns[x], 0, counts[1] - 1), 4)
+        term = slice_axes(value, [2], [tap_index], [tap_index + 1])
+        term = take_constant_slices(term, np.clip(rows[y], 0, counts[0] - 1), 3)
+        term = take_constant_slices(term, np.clip(columns[x], 0, counts[1] - 1), 4)
         term = reshape(term, (-1, channels, *call["output_size"]))
         term = elementwise("multiply", term, constant(mask, call.kind.dtype))
         total = term if total is None else elementwise("add", total, term)

@@ -15,15 +15,15 @@ from anatune.network.graph.building import (
     convolution,
     elementwise,
     gather,
-    made,
+    make_node,
     matmul,
-    padded,
+    pad_tensor,
     permute,
     pool,
-    reduced,
+    reduce_axes,
     reshape,
-    taken,
-    taken_at,
+    take_constant_slices,
+    take_slices,
 )
 from anatune.network.graph.images import neighbours, resize_axis, sample_grid
 from anatune.network.graph.nodes import Array, TensorType, Value, tensor_type
@@ -47,7 +47,7 @@ def _read_sum(first: str, second: str) -> Convert:
     def read(call: TorchCall) -> Value:
         product = matmul(call.operand(first), call.operand(second))
         if call.name.startswith("addbmm"):
-            product = reduced("sum", product, [0], keepdims=False)
+            product = reduce_axes("sum", product, [0], keepdims=False)
         if call["alpha"] != 1:
             product = elementwise("multiply", product, call["alpha"])
         if call["beta"] == 0:
@@ -74,7 +74,7 @@ def _grouped_product(call: TorchCall) -> Value:
 def _group_rows(x: Value, weights: Value, ends: Value) -> Value:
     """Return rows (rows, inner) times matrices (groups, inner, columns); each group's rows precede its end."""
     (rows, _), dtype = tensor_type(x)
-    return made(GROUPED_MATMUL, (x, weights, ends), TensorType((rows, tensor_type(weights).shape[2]), dtype))
+    return make_node(GROUPED_MATMUL, (x, weights, ends), TensorType((rows, tensor_type(weights).shape[2]), dtype))
 
 
 def _triple_product(call: TorchCall) -> Value:
@@ -86,7 +86,7 @@ def _triple_product(call: TorchCall) -> Value:
         rank = len(added) + len(tensor_type(value).shape)
         parts.append(reshape(value, [1 if axis in added else next(sizes) for axis in range(rank)]))
     product = functools.reduce(lambda one, other: elementwise("multiply", one, other), parts)
-    return reduced("sum", product, call["sumdim"], keepdims=False)
+    return reduce_axes("sum", product, call["sumdim"], keepdims=False)
 
 
 # ---- convolutions ----
@@ -146,7 +146,7 @@ def _read_mean_pool(rank: int) -> Convert:
                 factor = np.multiply.outer(factor, window[axis] / (np.minimum(first + window[axis], end) - first))
                 pads[rank + axis] = max(int(first[-1]) + window[axis] - image[axis] - padding[axis], padding[axis])
             factor = factor if divisor is None else np.array(math.prod(window) / divisor)
-            value = padded(value, [0, 0, *pads[:rank]], [0, 0, *pads[rank:]])
+            value = pad_tensor(value, [0, 0, *pads[:rank]], [0, 0, *pads[rank:]])
             pads, counts, ceil_mode = [0] * (2 * rank), True, False
         means = pool(
             "avg", value, window=window, strides=strides, padding=pads, dilation=(1,) * rank, ceil_mode=ceil_mode,
@@ -190,7 +190,7 @@ def _take_windows(value: Value, tables: Sequence[Array]) -> Value:
     """Return the windows of an image, (n, c, windows of each dimension, taps); `tables`: (windows, taps) of each."""
     rank, shape = len(tables), tensor_type(value).shape
     for axis in reversed(range(rank)):
-        value = taken(value, constant(tables[axis], "int64"), 2 + axis)
+        value = take_slices(value, constant(tables[axis], "int64"), 2 + axis)
     order = (0, 1, *range(2, 2 + 2 * rank, 2), *range(3, 3 + 2 * rank, 2))
     counts = [len(table) for table in tables]
     return reshape(permute(value, order), (*shape[:2], *counts, -1))
@@ -217,7 +217,7 @@ def _adaptive_mean(call: TorchCall) -> Value:
     data = _add_batch(value, rank)
     kind = TensorType((*tensor_type(data).shape[:2], *call.kind.shape[-rank:]), call.kind.dtype)
     name, sizes = f"nn.adaptive_avg_pool{rank}d", tuple(call["output_size"])
-    return reshape(made(name, (data,), kind, output_size=sizes, layout=layout, out_layout=layout), call.kind.shape)
+    return reshape(make_node(name, (data,), kind, output_size=sizes, layout=layout, out_layout=layout), call.kind.shape)
 
 
 def _adaptive_max(call: TorchCall) -> list[Value | None]:
@@ -236,7 +236,7 @@ def _adaptive_max(call: TorchCall) -> list[Value | None]:
             ends = -(-(np.arange(count) + 1) * size // count)
             taps = int((ends - starts).max())
             tables.append(np.minimum(starts[:, None] + np.arange(taps), ends[:, None] - 1))
-        largest = reduced("max", _take_windows(value, tables), [-1], keepdims=False)
+        largest = reduce_axes("max", _take_windows(value, tables), [-1], keepdims=False)
         indices = reshape(_index_of_largest(value, tables), call.kind.shape) if call.users > 1 else None
     return [reshape(largest, call.kind.shape), indices]
 
@@ -277,7 +277,7 @@ def _nearest(call: TorchCall) -> Value:
         positions = np.arange(count, dtype=np.float32)
         positions = (positions + np.float32(0.5)) * step if "exact" in call.name else positions * step
         numbers = np.minimum(np.floor(positions).astype(np.int64), size - 1)
-        value = taken_at(value, numbers, 2 + axis)
+        value = take_constant_slices(value, numbers, 2 + axis)
     return value
 
 

@@ -10,7 +10,7 @@ import torch
 import anatune
 from anatune.errors import SpaceError
 from anatune.network.comparison_report import comparison_dict, comparison_lines, curves_of
-from anatune.report.text import plain
+from anatune.report.text import join_lines
 from tests.wording import refuses
 
 nn = torch.nn
@@ -42,7 +42,7 @@ def test_a_size_that_varies_is_one_curve_a_device(curves):
 
 
 def test_tables_have_a_row_for_each_size(curves):
-    text = plain(comparison_lines(curves, {"mi300x": 2.0}, width=100))
+    text = join_lines(comparison_lines(curves, {"mi300x": 2.0}, width=100))
     rows = [line.split() for line in text.splitlines()]
     assert [row[0] for row in rows if row[-1] in ("h100_sxm", "mi300x") and row[0].isdigit()] == [
         "3",
@@ -53,7 +53,7 @@ def test_tables_have_a_row_for_each_size(curves):
     ]
     assert "what a million runs cost" in text
     (one, other) = compared(sizes={"input_0": 8})
-    assert "h100_sxm" in plain(comparison_lines([one, other], {}, width=100))
+    assert "h100_sxm" in join_lines(comparison_lines([one, other], {}, width=100))
 
 
 @pytest.mark.parametrize("sizes", ["3..20", 8])

@@ -8,8 +8,8 @@ pytest.importorskip("tvm", reason="models are read beside TVM")
 import torch
 
 from anatune.network.graph.operators import ATTENTION
-from anatune.network.graph.passes.attention import attention_of, with_attention, without_mask
-from anatune.network.graph.passes.order import MATRIX_UNITS, after
+from anatune.network.graph.passes.attention import attention_of, fuse_attention, replace_mask
+from anatune.network.graph.passes.order import MATRIX_UNITS, run_passes
 from anatune.network.relax.frontends import import_model
 
 BATCH, HEADS, GROUPS, DIM, PAGE, PAGES, POOL = 2, 4, 2, 16, 8, 3, 10
@@ -33,9 +33,9 @@ def attention(gathered, *shapes, dtype=torch.bfloat16):
     pools = [torch.zeros(shape, dtype=dtype) for shape in shapes]
     inputs = (torch.zeros(BATCH, HEADS * DIM, dtype=dtype), torch.zeros(BATCH, PAGES, dtype=torch.int32), *pools)
     source = import_model(Attention(gathered).eval(), inputs)
-    graph = after(MATRIX_UNITS, (source.widen() if dtype != torch.float32 else source).graph())
-    (node,) = (one for one in with_attention(graph, lambda node: True).nodes() if one.op == ATTENTION)
-    return without_mask(node)
+    graph = run_passes(MATRIX_UNITS, (source.widen() if dtype != torch.float32 else source).graph())
+    (node,) = (one for one in fuse_attention(graph, lambda node: True).nodes() if one.op == ATTENTION)
+    return replace_mask(node)
 
 
 KEYS = PAGE * GROUPS * DIM

@@ -5,9 +5,9 @@ import pytest
 
 from anatune.errors import WorkloadError
 from anatune.network.graph.building import elementwise, matmul, permute, reshape
-from anatune.network.graph.folding import value_of
-from anatune.network.graph.integers.few_bits import gguf_weights, scaled_product, unpacked_products, with_byte_weights
-from anatune.network.graph.integers.scaled import Scale, dequantized
+from anatune.network.graph.folding import evaluate_node
+from anatune.network.graph.integers.few_bits import gguf_weights, pack_byte_weights, scaled_product, unpack_products
+from anatune.network.graph.integers.scaled import QuantisationScale, dequantize
 from anatune.network.graph.nodes import Constant, Graph, Input, TensorType
 from anatune.network.graph.passes.products import fuse_products
 from anatune.network.graph.products import workload_of
@@ -34,16 +34,16 @@ def test_a_product_keeps_its_weights_packed_and_says_what_it_computes(bits, zero
     node = scaled_product(data, packed, scales, points, bits=bits, rounded=True)
     assert node.type == TensorType((2, 3, 5), "float32")
     assert [one.type.dtype for one in node.arguments[1:3]] == ["uint8" if bits == 4 else "int8", "float32"]
-    result = value_of(node, {data: x.astype(np.float64)})
+    result = evaluate_node(node, {data: x.astype(np.float64)})
     assert result == pytest.approx(x @ matrix.T, rel=1e-4, abs=1e-4)
     graph = fuse_products(Graph((data,), (node,), is_tuple=False))
     (product,) = (one for one in graph.nodes() if one.op.startswith("anatune."))
     workload = workload_of(product)
     assert workload.extents == {"i": 6, "j": 5, "k": 64}
     assert (workload.attribute["group"], workload.attribute["rounded"]) == (32, True)
-    plain = unpacked_products(Graph((data,), (node,), is_tuple=False)).outputs[0]
+    plain = unpack_products(Graph((data,), (node,), is_tuple=False)).outputs[0]
     assert plain.op == "matmul"
-    assert value_of(plain, {data: x}) == pytest.approx(x @ matrix.T, rel=1e-4, abs=1e-4)
+    assert evaluate_node(plain, {data: x}) == pytest.approx(x @ matrix.T, rel=1e-4, abs=1e-4)
 
 
 def test_what_no_kernel_takes_is_a_plain_product():
@@ -53,7 +53,7 @@ def test_what_no_kernel_takes_is_a_plain_product():
     wide = Input("x", TensorType((1, 48), "float64"))
     result = scaled_product(wide, packed, scales, points, bits=4)
     assert result.type.dtype == "float64"
-    assert value_of(result, {wide: np.ones((1, 48))}) == pytest.approx(matrix.sum(axis=1)[None], rel=1e-4)
+    assert evaluate_node(result, {wide: np.ones((1, 48))}) == pytest.approx(matrix.sum(axis=1)[None], rel=1e-4)
 
 
 @pytest.mark.parametrize("bits", [4, 8])
@@ -72,7 +72,7 @@ def test_blocks_of_gguf_are_what_the_format_says(bits):
     data = Input("x", TensorType((64, 64), "float32"))
     product = scaled_product(data, weights.reshape(3, -1), result, None, bits=bits)
     matrix = (signed * scales.astype(np.float64)).reshape(3, 64)
-    assert value_of(product, {data: np.eye(64)}) == pytest.approx(matrix.T, rel=1e-6)
+    assert evaluate_node(product, {data: np.eye(64)}) == pytest.approx(matrix.T, rel=1e-6)
 
 
 def test_blocks_that_are_none_are_said_in_a_line():
@@ -93,15 +93,15 @@ def test_whole_numbers_of_8_bits_that_are_scaled_by_columns_are_packed():
     def scaled(matrix, factor):
         return elementwise("multiply", reshape(matmul(rows, Constant(matrix)), (2, 3, 5)), Constant(factor))
 
-    graph = with_byte_weights(Graph((data,), (scaled(weight, scales),), is_tuple=False))
+    graph = pack_byte_weights(Graph((data,), (scaled(weight, scales),), is_tuple=False))
     (product,) = (one for one in graph.nodes() if one.op == "scaled_matmul")
     assert product.attributes["group"] == 64
     assert product.arguments[1].type == TensorType((5, 64), "int8")
     x = numbers.standard_normal((2, 3, 64))
-    result = value_of(product, {product.arguments[0]: x.reshape(6, 64)})
+    result = evaluate_node(product, {product.arguments[0]: x.reshape(6, 64)})
     assert result == pytest.approx(x.reshape(6, 64) @ weight * scales, rel=1e-5)
     for matrix, factor in ((weight + 0.5, scales), (2 * weight, scales), (weight, np.ones((2, 3, 5), np.float32))):
-        graph = with_byte_weights(Graph((data,), (scaled(matrix, factor),), is_tuple=False))
+        graph = pack_byte_weights(Graph((data,), (scaled(matrix, factor),), is_tuple=False))
         assert "matmul" in {one.op for one in graph.nodes()}
 
 
@@ -115,15 +115,15 @@ def test_integers_with_scales_of_groups_are_packed(least, most, bits, has_zeros)
     zeros = rng.integers(-8, 8, (5, 2, 1)).astype(np.int32) * has_zeros
     scales = rng.uniform(0.5, 1.5, (5, 2, 1)).astype(np.float32)
     data = Input("x", TensorType((3, 64), "float32"))
-    apart = reshape(dequantized(Constant(numbers), Scale(scales, zeros)), (5, 64))
+    apart = reshape(dequantize(Constant(numbers), QuantisationScale(scales, zeros)), (5, 64))
     plain = matmul(data, permute(apart, (1, 0)))
-    (product,) = with_byte_weights(Graph((data,), (plain,), is_tuple=False)).outputs
+    (product,) = pack_byte_weights(Graph((data,), (plain,), is_tuple=False)).outputs
     assert (product.op, product.attributes["bits"], product.attributes["group"]) == ("scaled_matmul", bits, 32)
     assert product.attributes["zero_points"] == has_zeros
     x = rng.standard_normal((3, 64))
     want = x @ ((numbers - zeros) * scales).reshape(5, 64).T
-    assert value_of(product, {data: x}) == pytest.approx(want, rel=1e-5, abs=1e-5)
-    of_all = dequantized(Constant(numbers), Scale(np.float32(0.5), np.int32(0)))  # as QDQ has them
+    assert evaluate_node(product, {data: x}) == pytest.approx(want, rel=1e-5, abs=1e-5)
+    of_all = dequantize(Constant(numbers), QuantisationScale(np.float32(0.5), np.int32(0)))  # as QDQ has them
     for other in (elementwise("add", apart, 1.0), reshape(of_all, (5, 64))):
         graph = Graph((data,), (matmul(data, permute(other, (1, 0))),), is_tuple=False)
-        assert "matmul" in {one.op for one in with_byte_weights(graph).nodes()}
+        assert "matmul" in {one.op for one in pack_byte_weights(graph).nodes()}

@@ -30,7 +30,7 @@ def divided(model, **shapes):
             return item.graph.output
         return onnx.shape_inference.infer_shapes(item, data_prop=True).graph.output
 
-    return dividing.divided(model, shapes or {"x": (1, 4, 8, 8)}, "it", infer)
+    return dividing.divide(model, shapes or {"x": (1, 4, 8, 8)}, "it", infer)
 
 
 def operators(parts):

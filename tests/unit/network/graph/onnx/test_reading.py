@@ -135,7 +135,7 @@ def test_nodes_in_any_order_are_put_behind_those_that_they_read(seed):
     nodes = list(model.graph.node)
     del model.graph.node[:]
     model.graph.node.extend(nodes[place] for place in np.random.default_rng(seed).permutation(len(nodes)))
-    reading.put_in_order(model.graph)
+    reading.sort_nodes(model.graph)
     onnx.checker.check_model(model)
     x = np.float32([-1, 0.5, 2])
     last = np.maximum(np.sin(x), 0)
@@ -149,7 +149,7 @@ def test_a_cycle_and_nodes_in_order_stay_as_they_stand():
     twice.insert(1, helper.make_node("Neg", ["a"], ["y"]))  # reads the first of two values of one name
     for model in (BROKEN["a cycle"], BROKEN["operators of the future"], model_of(*twice)):
         before = model.SerializeToString(deterministic=True)
-        reading.put_in_order(model.graph)
+        reading.sort_nodes(model.graph)
         assert model.SerializeToString(deterministic=True) == before
 
 

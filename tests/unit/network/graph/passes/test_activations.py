@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from anatune.network.graph.nodes import Constant, Node, Scalar
-from anatune.network.graph.operators import applied
+from anatune.network.graph.operators import apply_operator
 from anatune.network.graph.passes.activations import _FROM_HALVES, fuse_activations
 from tests import naive_graph
 from tests.unit.network.graph import graphs
@@ -28,7 +28,7 @@ class Term:
         self.value = value
 
     def _of(self, op, other):
-        return Term(applied(op, self.value, other.value if isinstance(other, Term) else scalar(other)))
+        return Term(apply_operator(op, self.value, other.value if isinstance(other, Term) else scalar(other)))
 
     def __add__(self, other):
         return self._of("add", other)
@@ -46,10 +46,10 @@ class Term:
         return self._of("power", other)
 
     def __neg__(self):
-        return Term(applied("negative", self.value))
+        return Term(apply_operator("negative", self.value))
 
     def under(self, other):
-        return Term(applied("divide", scalar(other), self.value))
+        return Term(apply_operator("divide", scalar(other), self.value))
 
     def maximum(self, other):
         return self._of("maximum", other)
@@ -62,7 +62,7 @@ class Term:
         return Term(Node("clip", (self.value, *bounds), self.value.type))
 
     def __getattr__(self, name):
-        return lambda: Term(applied(name if name != "relu" else "nn.relu", self.value))
+        return lambda: Term(apply_operator(name if name != "relu" else "nn.relu", self.value))
 
 
 # Activation -> ways to spell it, each with the constants that it has.

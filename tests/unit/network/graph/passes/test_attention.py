@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from anatune.network.graph.building import constant, taken
-from anatune.network.graph.nodes import Constant, Node, TensorType, item_of
-from anatune.network.graph.passes.attention import with_attention
-from anatune.network.graph.passes.simplify import permuted, reshape_value
-from anatune.network.graph.strided import Place
+from anatune.network.graph.building import constant, take_slices
+from anatune.network.graph.nodes import Constant, Node, TensorType, select_result
+from anatune.network.graph.passes.attention import fuse_attention
+from anatune.network.graph.passes.simplify import permute_value, reshape_value
+from anatune.network.graph.strided import HeadLayout
 from tests import naive_graph
 from tests.unit.network.graph import graphs
 from tests.unit.network.graph.passes.test_rows import causal, guarded, operators, scalar, softmax
@@ -22,19 +22,19 @@ def projected(x, seed, width=WIDTH):
 
 def heads(value, axes=(0, 2, 1, 3)):
     batch, tokens, width = value.type.shape
-    return permuted(reshape_value(value, (batch, tokens, HEADS, width // HEADS)), axes)
+    return permute_value(reshape_value(value, (batch, tokens, HEADS, width // HEADS)), axes)
 
 
 def attention(query, key, value, mask=None, normalised=softmax):
     """Return an attention as PyTorch exports it: matrices of (batch, tokens, heads * dim) in and out."""
     scores = graphs.multiply(graphs.matmul(heads(query), heads(key, (0, 2, 3, 1))), scalar(0.5))
     result = graphs.matmul(normalised(scores if mask is None else graphs.add(scores, mask)), heads(value))
-    return reshape_value(permuted(result, (0, 2, 1, 3)), (*query.type.shape[:2], value.type.shape[-1]))
+    return reshape_value(permute_value(result, (0, 2, 1, 3)), (*query.type.shape[:2], value.type.shape[-1]))
 
 
 def fused(graph):
     """Return the graph with all attentions fused, and its nodes of that kind."""
-    new_graph = with_attention(graphs.prepared(graph), lambda node: True)
+    new_graph = fuse_attention(graphs.prepared(graph), lambda node: True)
     return new_graph, [node for node in new_graph.nodes() if node.op == "anatune.attention"]
 
 
@@ -52,7 +52,7 @@ def test_self_attention_is_two_products_and_a_kernel():
     assert {value for value in node.arguments} == {node.arguments[0]}
     assert node.arguments[0].type.shape == (BATCH * TOKENS, 3 * WIDTH)
     row = 3 * WIDTH
-    assert node.attributes["places"] == tuple(Place(n * WIDTH, TOKENS * row, DIM, row) for n in range(3))
+    assert node.attributes["places"] == tuple(HeadLayout(n * WIDTH, TOKENS * row, DIM, row) for n in range(3))
     assert (node.attributes["scale"], node.attributes["visible"]) == (0.5, ())
     agree(new_graph, graph, graphs.array(BATCH, TOKENS, WIDTH))
 
@@ -63,20 +63,22 @@ def test_parts_of_one_product_are_read_in_place():
     kinds = (TensorType((1, TOKENS, WIDTH), "float32"),) * 3
     split = Node("split", (whole,), kinds, {"axis": 2, "indices_or_sections": 3})
     graph = graphs.graph(
-        attention(*(item_of(split, n) for n in range(3)), mask=causal(TOKENS), normalised=guarded), inputs=[x]
+        attention(*(select_result(split, n) for n in range(3)), mask=causal(TOKENS), normalised=guarded), inputs=[x]
     )
     new_graph, (node,) = fused(graph)
     assert operators(new_graph) == ["anatune.matmul", "anatune.attention"]
     assert node.attributes["zero_rows"]
     assert node.attributes["visible"] == tuple(range(1, TOKENS + 1))
-    plain = graphs.graph(attention(*(item_of(split, n) for n in range(3)), mask=causal(TOKENS)), inputs=[x])
-    agree(new_graph, with_attention(graphs.prepared(plain), lambda node: False), graphs.array(1, TOKENS, WIDTH))
+    plain = graphs.graph(attention(*(select_result(split, n) for n in range(3)), mask=causal(TOKENS)), inputs=[x])
+    agree(new_graph, fuse_attention(graphs.prepared(plain), lambda node: False), graphs.array(1, TOKENS, WIDTH))
 
 
 def test_slices_of_one_product_are_read_in_place():
     x = graphs.source(1, TOKENS, WIDTH)
     whole = reshape_value(projected(x, 0, 3 * WIDTH), (1, TOKENS, 3, WIDTH))
-    graph = graphs.graph(attention(*(taken(whole, constant(place, "int64"), 2) for place in range(3))), inputs=[x])
+    graph = graphs.graph(
+        attention(*(take_slices(whole, constant(place, "int64"), 2) for place in range(3))), inputs=[x]
+    )
     new_graph, (node,) = fused(graph)
     assert operators(new_graph) == ["anatune.matmul", "anatune.attention"]
     assert [place.offset for place in node.attributes["places"]] == [0, WIDTH, 2 * WIDTH]
@@ -104,7 +106,7 @@ def test_products_that_others_read_stay_apart():
 def test_operands_and_results_by_heads():
     shape = (BATCH, HEADS, TOKENS, DIM)
     inputs = [graphs.source(*shape, name=name) for name in "qkv"]
-    scores = graphs.matmul(inputs[0], permuted(inputs[1], (0, 1, 3, 2)))
+    scores = graphs.matmul(inputs[0], permute_value(inputs[1], (0, 1, 3, 2)))
     graph = graphs.graph(graphs.matmul(softmax(scores), inputs[2]), inputs=inputs)
     new_graph, (node,) = fused(graph)
     assert operators(new_graph) == ["anatune.attention", "permute_dims"]
@@ -115,7 +117,7 @@ def test_operands_and_results_by_heads():
 @pytest.mark.parametrize("reads", ["scores", "powers"])
 def test_an_attention_whose_inside_is_read_is_none(reads):
     q, k, v = (graphs.source(2, TOKENS, DIM, name=name) for name in "qkv")
-    scores = graphs.matmul(q, permuted(k, (0, 2, 1)))
+    scores = graphs.matmul(q, permute_value(k, (0, 2, 1)))
     powers = softmax(scores)
     graph = graphs.graph(graphs.matmul(powers, v), scores if reads == "scores" else powers, inputs=[q, k, v])
     assert not fused(graph)[1]
@@ -128,14 +130,14 @@ def test_keys_that_are_turned_already_stay():
 
 def test_tensors_beyond_32_bits_stay():
     q, k, v = (graphs.source(2**20, 32, 64, name=name) for name in "qkv")
-    scores = graphs.matmul(q, permuted(k, (0, 2, 1)))
+    scores = graphs.matmul(q, permute_value(k, (0, 2, 1)))
     assert not fused(graphs.graph(graphs.matmul(softmax(scores), v), inputs=[q, k, v]))[1]
 
 
 def test_what_does_not_pay_stays_as_it_is():
     x = graphs.source(1, TOKENS, WIDTH)
     graph = graphs.prepared(graphs.graph(attention(*(projected(x, seed) for seed in range(3))), inputs=[x]))
-    assert with_attention(graph, lambda node: False) is graph
+    assert fuse_attention(graph, lambda node: False) is graph
 
 
 @pytest.mark.parametrize(("hidden", "want"), [(-np.inf, (2, 3, 4)), (np.finfo(np.float32).min, (2, 4, 4)), (-1e4, ())])
@@ -145,6 +147,6 @@ def test_keys_that_a_constant_mask_leaves(hidden, want):
     if hidden == np.finfo(np.float32).min:
         seen[1] = False  # nothing is left: all keys are weighed alike
     mask = Constant(np.where(seen, 0, hidden).astype(np.float32)[None])
-    scores = graphs.add(graphs.matmul(q, permuted(k, (0, 2, 1))), mask)
+    scores = graphs.add(graphs.matmul(q, permute_value(k, (0, 2, 1))), mask)
     (node,) = fused(graphs.graph(graphs.matmul(softmax(scores), v), inputs=[q, k, v]))[1]
     assert node.attributes["visible"] == want

@@ -9,9 +9,16 @@ import pytest
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order
 from anatune.network.graph.nodes import tensor_type
 from anatune.network.graph.operators import CONVOLUTION, PRODUCTS
-from anatune.network.graph.passes.layouts import AS_IT_IS, Form, can_have, everywhere, laid_out, ordered_operands
+from anatune.network.graph.passes.layouts import (
+    MODEL_FORM,
+    LayoutForm,
+    apply_layout,
+    can_have,
+    choose_order,
+    operand_orders,
+)
 from anatune.network.graph.passes.products import fuse_products
-from anatune.network.graph.passes.simplify import simplified
+from anatune.network.graph.passes.simplify import simplify
 from anatune.network.graph.products import workload_of
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
@@ -53,12 +60,12 @@ def random_graph(seed):
 
 
 def forms_of(node, orders=ORDERS):
-    return [form for form in itertools.starmap(Form, itertools.product(orders, orders)) if can_have(node, form)]
+    return [form for form in itertools.starmap(LayoutForm, itertools.product(orders, orders)) if can_have(node, form)]
 
 
 def check(graph, choice):
     """Return the graph in the chosen orders, which computes the same."""
-    new_graph = laid_out(graph, choice)
+    new_graph = apply_layout(graph, choice)
     inputs = [g.array(*tensor_type(value).shape, seed=5) for value in graph.inputs]
     for got, want in zip(run(new_graph, *inputs), run(graph, *inputs), strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9)
@@ -72,7 +79,7 @@ def check(graph, choice):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_any_choice_computes_the_same(seed):
-    graph = fuse_products(simplified(random_graph(seed)))
+    graph = fuse_products(simplify(random_graph(seed)))
     rng = np.random.default_rng([seed, 1])
     seen = Counter()
     for _ in range(3):
@@ -88,47 +95,47 @@ def test_one_order_everywhere_needs_no_transposes_inside(order):
     x = g.source(1, 8, 9, 9)
     branches = [g.relu(g.convolution(x, 8, taps, padding=taps // 2, seed=taps)) for taps in (1, 3)]
     joined = g.max_pool(g.concat(*branches))
-    graph = fuse_products(simplified(g.graph(g.relu(g.convolution(joined, 16, 1)), inputs=[x])))
-    new_graph = check(graph, everywhere(graph, order))
+    graph = fuse_products(simplify(g.graph(g.relu(g.convolution(joined, 16, 1)), inputs=[x])))
+    new_graph = check(graph, choose_order(graph, order))
     assert [node.op for node in new_graph.nodes()].count("permute_dims") == (0 if order == CHANNELS_FIRST else 2)
 
 
 def test_channels_that_blocks_do_not_divide_stay_in_the_models_order():
     x = g.source(1, 3, 9, 9)
-    graph = fuse_products(simplified(g.graph(g.convolution(g.convolution(x, 8, 3), 6, 3), inputs=[x])))
+    graph = fuse_products(simplify(g.graph(g.convolution(g.convolution(x, 8, 3), 6, 3), inputs=[x])))
     first, second = (node for node in graph.nodes() if node.op == CONVOLUTION)
-    choice = everywhere(graph, BLOCKS)
-    assert choice[first] == Form(CHANNELS_FIRST, BLOCKS)
-    assert choice[second] == Form(BLOCKS, CHANNELS_FIRST)
-    assert not can_have(second, Form(BLOCKS, BLOCKS))
+    choice = choose_order(graph, BLOCKS)
+    assert choice[first] == LayoutForm(CHANNELS_FIRST, BLOCKS)
+    assert choice[second] == LayoutForm(BLOCKS, CHANNELS_FIRST)
+    assert not can_have(second, LayoutForm(BLOCKS, BLOCKS))
     new_graph = check(graph, choice)
     assert [node.attributes["layout"] for node in new_graph.nodes()] == ["NCHW:NCHW4c", "NCHW4c:NCHW"]
 
 
 def test_a_value_is_turned_once_for_all_readers():
     x = g.source(1, 8, 9, 9)
-    graph = fuse_products(simplified(g.graph(*(g.convolution(x, 8, 3, seed=seed) for seed in range(3)), inputs=[x])))
-    new_graph = check(graph, {node: Form(BLOCKS, CHANNELS_FIRST) for node in graph.nodes()})
+    graph = fuse_products(simplify(g.graph(*(g.convolution(x, 8, 3, seed=seed) for seed in range(3)), inputs=[x])))
+    new_graph = check(graph, {node: LayoutForm(BLOCKS, CHANNELS_FIRST) for node in graph.nodes()})
     assert [node.op for node in new_graph.nodes()].count("permute_dims") == 1
 
 
 def test_operands_are_what_a_form_orders():
     x = g.source(1, 8, 9, 9)
     first = g.convolution(x, 8, 3, padding=1)
-    graph = fuse_products(simplified(g.graph(g.relu(g.add(g.convolution(first, 8, 3, padding=1), first)), inputs=[x])))
+    graph = fuse_products(simplify(g.graph(g.relu(g.add(g.convolution(first, 8, 3, padding=1), first)), inputs=[x])))
     last = graph.nodes()[-1]
     data, residual = last.arguments[0], last.arguments[2]
-    form = Form(CHANNELS_LAST, BLOCKS)
-    assert ordered_operands(last, form) == [(data, CHANNELS_LAST), (residual, BLOCKS)]
+    form = LayoutForm(CHANNELS_LAST, BLOCKS)
+    assert operand_orders(last, form) == [(data, CHANNELS_LAST), (residual, BLOCKS)]
     check(graph, {last: form})
 
 
 def test_what_has_no_other_order_keeps_the_models():
     x = g.source(2, 8, 4)
     shaped = g.reshape(g.relu(x), 2, 32)
-    assert can_have(shaped, AS_IT_IS)
-    assert not can_have(shaped, Form(CHANNELS_LAST, CHANNELS_LAST))
-    assert not can_have(g.mean(x, 1), Form(BLOCKS, BLOCKS))
-    assert can_have(g.mean(x, 1), Form(CHANNELS_LAST, CHANNELS_LAST))
-    assert not can_have(g.relu(x), Form(CHANNELS_LAST, CHANNELS_FIRST))
-    assert everywhere(g.graph(shaped, inputs=[x])) == {}
+    assert can_have(shaped, MODEL_FORM)
+    assert not can_have(shaped, LayoutForm(CHANNELS_LAST, CHANNELS_LAST))
+    assert not can_have(g.mean(x, 1), LayoutForm(BLOCKS, BLOCKS))
+    assert can_have(g.mean(x, 1), LayoutForm(CHANNELS_LAST, CHANNELS_LAST))
+    assert not can_have(g.relu(x), LayoutForm(CHANNELS_LAST, CHANNELS_FIRST))
+    assert choose_order(g.graph(shaped, inputs=[x])) == {}

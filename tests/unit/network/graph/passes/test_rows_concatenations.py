@@ -6,14 +6,14 @@ import pytest
 from anatune.network.graph.nodes import Node, TensorType, tensor_type
 from anatune.network.graph.operators import CONCAT
 from anatune.network.graph.passes.rows import lower_concatenations
-from anatune.network.graph.passes.simplify import simplified
+from anatune.network.graph.passes.simplify import simplify
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
 
 
 def made_of(graph):
     """Return the nodes of the graph with its concatenations, which computes the same."""
-    new_graph = simplified(lower_concatenations(graph))
+    new_graph = simplify(lower_concatenations(graph))
     arrays = [g.array(*tensor_type(value).shape, seed=3) for value in graph.inputs]
     for got, want in zip(run(new_graph, *arrays), run(graph, *arrays), strict=True):
         np.testing.assert_array_equal(got, want)

@@ -6,7 +6,7 @@ import pytest
 from anatune.network.graph import building as b
 from anatune.network.graph.nodes import Graph, Input, TensorType
 from anatune.network.graph.operators import DIVISIONS, DIVISOR
-from anatune.network.graph.passes.rows import with_checked_divisors
+from anatune.network.graph.passes.rows import check_divisors
 
 
 def checks_of(op, divisor, dtype="int32"):
@@ -14,7 +14,7 @@ def checks_of(op, divisor, dtype="int32"):
     x, y = (Input(name, TensorType((2, 3), dtype)) for name in "xy")
     return sum(
         node.op == DIVISOR
-        for node in with_checked_divisors(
+        for node in check_divisors(
             Graph((x, y), (b.elementwise(op, x, y if divisor is None else divisor),), is_tuple=False)
         ).nodes()
     )
@@ -37,5 +37,5 @@ def test_others_are_not(op):
 def test_a_divisor_of_several_divisions_of_a_kind_is_looked_at_once():
     x, y = (Input(name, TensorType((2, 3), "int64")) for name in "xy")
     new_graph = b.elementwise("floor_mod", b.elementwise("floor_mod", x, y), y)
-    nodes = with_checked_divisors(Graph((x, y), (new_graph,), is_tuple=False)).nodes()
+    nodes = check_divisors(Graph((x, y), (new_graph,), is_tuple=False)).nodes()
     assert [node.op for node in nodes].count(DIVISOR) == 1

@@ -7,15 +7,15 @@ from anatune.core.sizes import Size
 from anatune.core.workload.orders import Order
 from anatune.network.graph.nodes import Node, TensorType, tensor_type
 from anatune.network.graph.operators import CONVOLUTION, WINDOW
-from anatune.network.graph.passes.layouts import everywhere, laid_out
-from anatune.network.graph.passes.order import CPU_KERNELS, after
+from anatune.network.graph.passes.layouts import apply_layout, choose_order
+from anatune.network.graph.passes.order import CPU_KERNELS, run_passes
 from anatune.network.graph.passes.products import fuse_products
 from anatune.network.graph.passes.windows import lower_windows
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
 
 
-def check(graph, passes=lambda graph: after(CPU_KERNELS, g.prepared(graph))):
+def check(graph, passes=lambda graph: run_passes(CPU_KERNELS, g.prepared(graph))):
     """Return what passes make of a graph: it computes the same."""
     new_graph = passes(graph)
     arrays = [g.array(*tensor_type(value).shape, seed=9) for value in graph.inputs]
@@ -105,7 +105,7 @@ def test_channels_in_blocks(stride):
     plain = fuse_products(g.graph(g.max_pool(inner), inputs=[x]))
 
     def blocked(graph):
-        return lower_windows(laid_out(graph, everywhere(graph, Order(block=4))))
+        return lower_windows(apply_layout(graph, choose_order(graph, Order(block=4))))
 
     windows = [node for node in check(plain, blocked).nodes() if node.op == WINDOW]
     assert [node.attributes["kind"] for node in windows] == ["depthwise", "max"]

@@ -3,12 +3,12 @@
 import numpy as np
 
 import anatune
-from anatune.codegen.compat import bare_target
+from anatune.codegen.compat import make_bare_target
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.network.compiling.targets.interpreted import interpret_model
-from anatune.network.graph.nodes import Graph, Input, TensorType, rewritten, tensor_type
+from anatune.network.graph.nodes import Graph, Input, TensorType, rewrite_graph, tensor_type
 from anatune.network.graph.operators import PRODUCTS
-from anatune.network.graph.passes.products import unfused
+from anatune.network.graph.passes.products import unfuse
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.summary import TensorSummary
 from anatune.network.relax.device.lowering import lower_graph
@@ -27,13 +27,13 @@ def graph_of(make, *kinds):
 
 def lower(graph, precision="bfloat16", hardware=H100):
     """Return a graph as launches, its products as loops."""
-    graph = rewritten(graph, lambda node: unfused(node) if node.op in PRODUCTS else node)
+    graph = rewrite_graph(graph, lambda node: unfuse(node) if node.op in PRODUCTS else node)
     own = {
         node: make_product(f"product_{place}", workload_of(node))
         for place, node in enumerate(graph.nodes())
         if node.op in PRODUCTS
     }
-    return lower_graph(graph, own, {}, precision, hardware, bare_target("x86_64"))
+    return lower_graph(graph, own, {}, precision, hardware, make_bare_target("x86_64"))
 
 
 def run(graph, made, arrays):

@@ -67,10 +67,10 @@ CASES = {
         [((9, 48), F)],
     ),
     "mean_of_the_middle": (
-        lambda x: building.reduced("mean", x, (1,), keepdims=False), lambda x: x.mean(1), [((3, 50, 40), F)],
+        lambda x: building.reduce_axes("mean", x, (1,), keepdims=False), lambda x: x.mean(1), [((3, 50, 40), F)],
     ),
-    "sum_of_all": (lambda x: building.reduced("sum", x, None, keepdims=False), np.sum, [((30, 70), F)]),
-    "long_rows": (lambda x: building.reduced("max", x, (1,), keepdims=True), lambda x: x.max(1, keepdims=True),
+    "sum_of_all": (lambda x: building.reduce_axes("sum", x, None, keepdims=False), np.sum, [((30, 70), F)]),
+    "long_rows": (lambda x: building.reduce_axes("max", x, (1,), keepdims=True), lambda x: x.max(1, keepdims=True),
                   [((2, 20000), F)]),
     "places": (
         lambda x: (building.arg_extreme("argmax", x, 1, keepdims=False),
@@ -87,18 +87,18 @@ CASES = {
         [((3, 4, 5), F), ((3, 6, 5), F)],
     ),
     "padded": (
-        lambda x: building.padded(x, (0, 2, 1), (1, 0, 3)),
+        lambda x: building.pad_tensor(x, (0, 2, 1), (1, 0, 3)),
         lambda x: np.pad(x, ((0, 1), (2, 0), (1, 3))),
         [((2, 3, 4), F)],
     ),
     "table": (
-        lambda i: building.taken(Constant(TABLE), i, 0), lambda i: TABLE[i], [((4, 5), "place")],
+        lambda i: building.take_slices(Constant(TABLE), i, 0), lambda i: TABLE[i], [((4, 5), "place")],
     ),
     "places_of_integers": (
         lambda x: building.arg_extreme("argmax", x, 1, keepdims=False), lambda x: x.argmax(1), [((5, 11), "int64")],
     ),
     "bytes": (
-        lambda x: (building.reduced("min", x, (1,), keepdims=False), building.reduced("max", x, (1,), keepdims=False)),
+        lambda x: tuple(building.reduce_axes(name, x, (1,), keepdims=False) for name in ("min", "max")),
         lambda x: (x.min(1), x.max(1)),
         [((7, 37), "uint8")],
     ),
@@ -149,7 +149,7 @@ def test_extremes_and_their_places_in_rows_of_limits_and_nan(dtype):
 
     def make(v):
         places = [building.arg_extreme(f"arg{name}", v, 1, keepdims=False) for name in names]
-        return (*places, *(building.reduced(name, v, (1,), keepdims=False) for name in names))
+        return (*places, *(building.reduce_axes(name, v, (1,), keepdims=False) for name in names))
 
     graph = graph_of(make, (x.shape, dtype))
     got = run(graph, lower(graph), [x])
@@ -160,7 +160,7 @@ def test_extremes_and_their_places_in_rows_of_limits_and_nan(dtype):
 @pytest.mark.parametrize(("shape", "axis"), [((1, 300_000), 1), ((15_000, 3), 0)])
 def test_long_sums_keep_what_rounding_takes_away(shape, axis):
     x = np.full(shape, 0.1, F)
-    graph = graph_of(lambda v: building.reduced("sum", v, (axis,), keepdims=False), (shape, F))
+    graph = graph_of(lambda v: building.reduce_axes("sum", v, (axis,), keepdims=False), (shape, F))
     (got,) = run(graph, lower(graph), [x])
     np.testing.assert_allclose(got, x.sum(axis, np.float64), rtol=1e-6)
     for limit in (np.inf, np.nan):
@@ -283,8 +283,8 @@ def test_sums_between_kernels_are_float32_and_masks_stay_finite():
     ("make", "kind"),
     [
         (lambda x: building.cumulative("cumsum", x, 1), (3, 9)),
-        (lambda x: building.top_places(x, 3, 1, largest=True), (3, 9)),
-        (lambda x: building.sorted_places(x, 1, descending=False), (3, 9)),
+        (lambda x: building.top_indices(x, 3, 1, largest=True), (3, 9)),
+        (lambda x: building.argsort(x, 1, descending=False), (3, 9)),
     ],
 )
 def test_what_has_no_kernel_is_refused_in_one_line(make, kind):
@@ -310,7 +310,11 @@ def test_numbers_that_stand_in_the_text_are_weights():
 
 def test_what_needs_nothing_of_each_other_is_one_launch():
     def make(x, y):
-        return building.softmax(x, -1), building.elementwise("exp", y), building.reduced("sum", x, (0,), keepdims=False)
+        return (
+            building.softmax(x, -1),
+            building.elementwise("exp", y),
+            building.reduce_axes("sum", x, (0,), keepdims=False),
+        )
 
     graph = graph_of(make, ((70, 33), F), ((41,), F))
     made = lower(graph)
@@ -323,7 +327,7 @@ def test_what_needs_nothing_of_each_other_is_one_launch():
 
 def test_what_needs_the_other_is_launched_behind_it():
     def make(x):
-        whole = building.reduced("sum", x, (0,), keepdims=False)
+        whole = building.reduce_axes("sum", x, (0,), keepdims=False)
         return building.elementwise("multiply", x, whole), building.elementwise("tanh", x)
 
     graph = graph_of(make, ((9, 7), F))

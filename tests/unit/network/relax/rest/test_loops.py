@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from anatune.network.graph import building as b
-from anatune.network.graph.integers.scaled import Scale, dequantized, quantized
+from anatune.network.graph.integers.scaled import QuantisationScale, dequantize, quantize
 from anatune.network.graph.nodes import Graph, Input, TensorType, tensor_type
 from anatune.network.graph.operators import OPERATORS
-from anatune.network.graph.passes.rows import with_scatters
+from anatune.network.graph.passes.rows import lower_scatters
 from anatune.network.relax.building import build_library, lower_module
 from anatune.network.relax.kernels import unplanned_kernels
 from anatune.network.relax.writing import write_model
@@ -27,7 +27,7 @@ def host():
     return hardware("host")
 
 
-def run(make, *arrays, threads=1, passes=with_scatters, is_scheduled=True):
+def run(make, *arrays, threads=1, passes=lower_scatters, is_scheduled=True):
     """Return what a graph of inputs computes, compiled."""
     inputs = tuple(Input(f"x{n}", TensorType(one.shape, one.dtype.name)) for n, one in enumerate(arrays))
     outputs = make(*inputs)
@@ -58,7 +58,9 @@ THREADS = [1, *([2] if len(os.sched_getaffinity(0)) > 1 else [])]
 def test_reductions_over_any_axes(dtype, threads):
     x = data(3, 70, 5, 37, dtype=dtype)
     kinds = [("sum", (0,)), ("max", (1,)), ("sum", (3,)), ("max", (1, 3)), ("sum", (0, 2, 3)), ("sum", (0, 1, 2, 3))]
-    found = run(lambda v: tuple(b.reduced(name, v, axis, keepdims=False) for name, axis in kinds), x, threads=threads)
+    found = run(
+        lambda v: tuple(b.reduce_axes(name, v, axis, keepdims=False) for name, axis in kinds), x, threads=threads
+    )
     wide = x.astype(np.float64)
     for own, (name, axis) in zip(found, kinds, strict=True):
         np.testing.assert_allclose(own, getattr(wide, name)(axis=axis), rtol=1e-5, atol=0 if dtype == "int64" else 1e-3)
@@ -68,10 +70,10 @@ def test_products_means_and_truth_values_of_odd_lengths():
     x, small = data(5, 133, dtype="bool"), 1 + data(2, 83) / 90
     found = run(
         lambda v, w: (
-            b.cast(b.reduced("max", b.cast(v, "int8"), [1], keepdims=True), "bool"),
-            b.reduced("prod", w, [1], keepdims=False),
-            b.reduced("mean", b.elementwise("multiply", w, w), [1], keepdims=False),
-            b.reduced("min", b.sliced(w, [1], [0], [5]), None, keepdims=True),
+            b.cast(b.reduce_axes("max", b.cast(v, "int8"), [1], keepdims=True), "bool"),
+            b.reduce_axes("prod", w, [1], keepdims=False),
+            b.reduce_axes("mean", b.elementwise("multiply", w, w), [1], keepdims=False),
+            b.reduce_axes("min", b.slice_axes(w, [1], [0], [5]), None, keepdims=True),
         ),
         x, small,
     )  # fmt: skip
@@ -88,7 +90,7 @@ def test_nan_stays_nan_and_places_are_the_first_ones(axis):
     y[17, 20] = np.nan
 
     def make(v, w):
-        return b.arg_extreme("argmax", v, axis, keepdims=False), b.reduced("min", w, [axis], keepdims=False)
+        return b.arg_extreme("argmax", v, axis, keepdims=False), b.reduce_axes("min", w, [axis], keepdims=False)
 
     found = run(make, x, y)
     np.testing.assert_array_equal(found[0], x.argmax(axis=axis))
@@ -101,12 +103,14 @@ def test_moves_of_elements(threads):
 
     def moved(v):
         return (
-            b.padded(v, [0, 1, 3], [1, 0, 2], 0.5),
-            b.sliced(v, [1, 2], [1, 30], [12, 2], [3, -4]),
-            b.reshape(b.sliced(v, [2], [3], [24]), (3, 2, 12, 7, 3)),
+            b.pad_tensor(v, [0, 1, 3], [1, 0, 2], 0.5),
+            b.slice_axes(v, [1, 2], [1, 30], [12, 2], [3, -4]),
+            b.reshape(b.slice_axes(v, [2], [3], [24]), (3, 2, 12, 7, 3)),
             b.elementwise("add", b.permute(v, (2, 0, 1)), b.permute(b.elementwise("multiply", v, 2.0), (2, 0, 1))),
-            b.taken_at(b.taken_at(v, np.array([2, 1, 0, 1, 2, 11, 10]), 1), np.arange(35)[::-1], 2),
-            b.where(b.elementwise("greater", v, 0), v, b.sliced(v, [0], [2], [3])),
+            b.take_constant_slices(
+                b.take_constant_slices(v, np.array([2, 1, 0, 1, 2, 11, 10]), 1), np.arange(35)[::-1], 2
+            ),
+            b.where(b.elementwise("greater", v, 0), v, b.slice_axes(v, [0], [2], [3])),
         )
 
     found = run(moved, x, threads=threads)
@@ -127,13 +131,13 @@ def test_images_of_odd_columns_are_whole_vectors(shape):
     """Of 8 bits, with what TVM takes vectors apart for (0.27) unless it is told that LLVM has it of vectors."""
     x, y = (np.random.default_rng(seed).integers(0, 256, shape).astype(np.uint8) for seed in (0, 1))
     one, other, of_sums = (
-        Scale(np.float32(scale), np.int32(zero)) for scale, zero in ((0.021, 120), (0.034, 0), (0.041, 3))
+        QuantisationScale(np.float32(scale), np.int32(zero)) for scale, zero in ((0.021, 120), (0.034, 0), (0.041, 3))
     )
 
     def make(v, w):
-        total = b.elementwise("add", dequantized(v, one), dequantized(w, other))
-        no_number = b.made("isnan", (total,), TensorType(shape, "bool"))
-        return quantized(b.where(no_number, dequantized(v, one), total), of_sums, "uint8")
+        total = b.elementwise("add", dequantize(v, one), dequantize(w, other))
+        no_number = b.make_node("isnan", (total,), TensorType(shape, "bool"))
+        return quantize(b.where(no_number, dequantize(v, one), total), of_sums, "uint8")
 
     found = run(make, x, y)[0]
     wide = (x.astype(float) - 120) * one.scale + y * other.scale
@@ -155,7 +159,7 @@ def test_reshapes_in_between_keep_neighbours():
 
     def make(v):
         turned = b.reshape(b.elementwise("add", b.reshape(v, (8, 105)), 1.0), (4, 6, 5, 7))
-        return b.elementwise("multiply", turned, b.sliced(v, [1], [0], [1]))
+        return b.elementwise("multiply", turned, b.slice_axes(v, [1], [0], [1]))
 
     np.testing.assert_allclose(run(make, x)[0], (x + 1) * x[:, :1], rtol=1e-6)
 
@@ -166,9 +170,9 @@ def test_dear_functions_and_gathers_are_not_computed_again():
     def make(v, w, i):
         powers = b.elementwise("exp", v)
         return (
-            b.elementwise("divide", powers, b.reduced("sum", powers, [1], keepdims=True)),
+            b.elementwise("divide", powers, b.reduce_axes("sum", powers, [1], keepdims=True)),
             b.elementwise("multiply", v, b.elementwise("tanh", w)),
-            b.elementwise("add", b.taken(b.elementwise("log", b.elementwise("abs", v)), i, 0), 1.0),
+            b.elementwise("add", b.take_slices(b.elementwise("log", b.elementwise("abs", v)), i, 0), 1.0),
         )
 
     found = run(make, x, row, places)
@@ -199,12 +203,12 @@ def test_updates_at_places(dtype, axis):
 
     def make(v, i, u, r):
         rows = b.broadcast(r, updates.shape)
-        return tuple(b.scattered(v, at, u, axis, name) for name in names for at in (i, rows))
+        return tuple(b.scatter(v, at, u, axis, name) for name in names for at in (i, rows))
 
     found = run(make, x, index, updates, row)
     places = [(name, at) for name in names for at in (index, np.broadcast_to(row, updates.shape))]
     for own, (name, at) in zip(found, places, strict=True):
-        want = b.scattered(*(b.constant(one, one.dtype.name) for one in (x, at, updates)), axis, name)
+        want = b.scatter(*(b.constant(one, one.dtype.name) for one in (x, at, updates)), axis, name)
         np.testing.assert_allclose(own, want.array, rtol=1e-6)
 
 
@@ -220,11 +224,11 @@ def test_functions_of_functions_compile_at_once():
 @pytest.mark.parametrize(("shape", "axis"), [((7, 40), 1), ((40, 3, 2), 0), ((9,), 0)])
 def test_the_first_places_of_the_largest(shape, axis, largest):
     x = data(*shape).round()
-    (found,) = run(lambda v: b.top_places(v, 6, axis, largest=largest), x)
-    np.testing.assert_array_equal(found, b.top_places(b.constant(x, "float32"), 6, axis, largest=largest).array)
+    (found,) = run(lambda v: b.top_indices(v, 6, axis, largest=largest), x)
+    np.testing.assert_array_equal(found, b.top_indices(b.constant(x, "float32"), 6, axis, largest=largest).array)
 
 
 def test_nan_is_the_largest():
     x = np.array([1, np.nan, 3, 2, np.nan], np.float32)
-    (found,) = run(lambda v: b.top_places(v, 3, 0, largest=True), x)
+    (found,) = run(lambda v: b.top_indices(v, 3, 0, largest=True), x)
     np.testing.assert_array_equal(found, [1, 4, 2])

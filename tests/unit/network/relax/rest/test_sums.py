@@ -29,7 +29,7 @@ def test_sums_and_means_of_many_numbers(shape, axes, threads):
     def make(v, w):
         squares = b.elementwise("multiply", w, w)
         kinds = [("sum", v), ("mean", v), ("sum", w), ("mean", squares)]
-        return tuple(b.reduced(name, one, axes, keepdims=False) for name, one in kinds)
+        return tuple(b.reduce_axes(name, one, axes, keepdims=False) for name, one in kinds)
 
     wide, others = alike.astype(np.float64), drawn.astype(np.float64)
     wanted = [wide.sum(axes), wide.mean(axes), others.sum(axes), (others**2).mean(axes)]
@@ -44,7 +44,7 @@ def test_no_term_is_left_out_or_added_twice(terms):
 
     def make(v):
         along = b.permute(v, (0, 2, 1))
-        return b.reduced("sum", v, (1,), keepdims=False), b.reduced("sum", along, (2,), keepdims=False)
+        return b.reduce_axes("sum", v, (1,), keepdims=False), b.reduce_axes("sum", along, (2,), keepdims=False)
 
     for own in run(make, x):
         np.testing.assert_array_equal(own, x.sum(1))

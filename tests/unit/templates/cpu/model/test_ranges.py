@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune import api
-from anatune.core.workload.ranges import ranged
+from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import SpaceError
 from anatune.templates.base.watch import Watch
 from anatune.templates.cpu.model.model import CpuModel
@@ -17,7 +17,7 @@ HW = api.hardware("amd_ryzen_7950x").with_threads(2)
 
 
 def family(workload, axis, extents):
-    return CpuFamily(ranged(workload, axis, extents), HW)
+    return CpuFamily(make_ranged_workload(workload, axis, extents), HW)
 
 
 PRODUCT = family(anatune.matmul(40, 48, 36), "i", range(1, 41))

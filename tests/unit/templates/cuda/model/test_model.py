@@ -10,7 +10,7 @@ import pytest
 
 import anatune
 from anatune.core.prediction import Prediction
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.model.scoring import PARTS, RESOURCES
 from anatune.templates.gpu.model import FEATURES
 from tests.cases import each
@@ -21,12 +21,12 @@ TILES = {"i": (8, 1, 16, 4, 1), "j": (16, 1, 16, 4, 1), "k": (32, 4, 2)}
 
 
 @pytest.fixture(scope="module")
-def model() -> GpuModel:
-    return GpuModel(MATMUL, gpu("rtx3090"))
+def model() -> CudaModel:
+    return CudaModel(MATMUL, gpu("rtx3090"))
 
 
 @pytest.fixture(scope="module")
-def prediction(model: GpuModel) -> Prediction:
+def prediction(model: CudaModel) -> Prediction:
     point = model.space.point_of(model.space.schedule(TILES, unroll=512, vector={"A": 4, "B": 4}))
     return model.predictions(point)[0]
 
@@ -66,7 +66,7 @@ def test_features(prediction: Prediction) -> None:
     assert prediction.features["OI_Shared_Mem"] == pytest.approx(2 * 16 * 32 / (4 * 128), rel=0.6)
 
 
-def test_parts(model: GpuModel, prediction: Prediction) -> None:
+def test_parts(model: CudaModel, prediction: Prediction) -> None:
     assert tuple(prediction.parts) == PARTS
     assert prediction.parts["launch_s"] == model.hardware.launch.overhead_s
     assert max(prediction.parts.values()) == prediction.parts[f"{prediction.bound_by}_s"]
@@ -75,7 +75,7 @@ def test_parts(model: GpuModel, prediction: Prediction) -> None:
     assert msgspec.json.decode(msgspec.json.encode(prediction), type=Prediction) == prediction
 
 
-def test_illegal_points_are_predicted_with_their_rule(model: GpuModel) -> None:
+def test_illegal_points_are_predicted_with_their_rule(model: CudaModel) -> None:
     space = model.space
     wide = space.schedule(TILES | {"i": (8, 1, 64, 1, 1), "j": (16, 1, 64, 1, 1)})
     deep = space.schedule(TILES | {"k": (1, 256, 1)})
@@ -86,7 +86,7 @@ def test_illegal_points_are_predicted_with_their_rule(model: GpuModel) -> None:
     assert model.check(points).tolist() == [1, 2]
 
 
-def test_limiters(model: GpuModel) -> None:
+def test_limiters(model: CudaModel) -> None:
     points = random_points(model, 4000, seed=0)
     limiters = {prediction.occupancy_limiter for prediction in model.predictions(points)}
     assert limiters == {"threads", "registers", "shared", "blocks", "grid"}
@@ -94,7 +94,7 @@ def test_limiters(model: GpuModel) -> None:
 
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_evaluate_times_and_predictions_agree(name: str) -> None:
-    model = GpuModel(WORKLOADS[name], gpu("p100"))
+    model = CudaModel(WORKLOADS[name], gpu("p100"))
     points = random_points(model, 70, seed=1)
     evaluation = model.evaluate(points)
     times, rules = model.times(points)
@@ -109,7 +109,7 @@ def test_evaluate_times_and_predictions_agree(name: str) -> None:
 @pytest.mark.parametrize("name", [*WORKLOADS, "large"])
 @each("device", ["rtx3090", "mi50", "tx2"])
 def test_ranges(name: str, device: str) -> None:
-    model = GpuModel(MATMUL if name == "large" else WORKLOADS[name], gpu(device))
+    model = CudaModel(MATMUL if name == "large" else WORKLOADS[name], gpu(device))
     points = model.space.sample_points(500, 2)
     columns = model.evaluate(points).columns
     assert all(np.isfinite(values).all() and (values >= 0).all() for values in columns.values())
@@ -125,7 +125,7 @@ def test_ranges(name: str, device: str) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_lower_bounds(device: str) -> None:
     for workload in (MATMUL, WORKLOADS["conv2d"], WORKLOADS["elementwise"]):
-        model = GpuModel(workload, gpu(device))
+        model = CudaModel(workload, gpu(device))
         bounds = model.io_bounds
         assert bounds["dram"] <= bounds["l2"]
         assert ("shared" in bounds) == bool(workload.reduction_axes)
@@ -137,7 +137,7 @@ def test_half_precision_moves_half_the_bytes() -> None:
     tiles = {"i": (4, 1, 16, 1, 1), "j": (4, 1, 16, 1, 1), "k": (4, 16, 1)}
     bytes_of = []
     for dtype in ("float32", "float16"):
-        model = GpuModel(anatune.matmul(64, 64, 64, dtype=dtype), gpu("v100_sxm2"))
+        model = CudaModel(anatune.matmul(64, 64, 64, dtype=dtype), gpu("v100_sxm2"))
         point = model.space.point_of(model.space.schedule(tiles))
         bytes_of.append(model.predictions(point)[0].resources)
     for name in ("shared_bytes_per_block", "dram_bytes"):

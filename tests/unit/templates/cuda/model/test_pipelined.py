@@ -5,7 +5,7 @@ import pytest
 
 import anatune
 from anatune.errors import SpaceError
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.model.pipelined import PipelinedModel
 from anatune.templates.cuda.pipelined_space import PipelinedSpace
 from tests.wording import refuses
@@ -21,7 +21,7 @@ def model():
 
 
 def test_points_without_a_pipeline_are_those_of_the_plain_template(model):
-    plain = GpuModel(MATMUL, GPU)
+    plain = CudaModel(MATMUL, GPU)
     points = plain.space.sample_points(50, 0)
     extended = np.column_stack([points, np.tile((1, 0), (len(points), 1))])
     assert (model.times(extended)[0] == plain.times(points)[0]).all()

@@ -8,11 +8,11 @@ import pytest
 
 import anatune
 from anatune.core.schedule import Schedule
-from anatune.core.workload.ranges import parse_ranged
+from anatune.core.workload.ranges import parse_ranged_workload
 from anatune.model.ranges.plan import RangePlan
 from anatune.model.ranges.planning import Goal, plan_families
 from anatune.templates.base.watch import Watch
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.model.ranged_tiles import MACRO_BOUND, PREDICT, RangedTiles
 from anatune.templates.cuda.model.ranges import CudaRanges, _Octave
 
@@ -20,7 +20,7 @@ GPU = anatune.hardware("rtx3090")
 
 
 def family(words, **options):
-    return CudaRanges(parse_ranged(words.split(), **options), GPU)
+    return CudaRanges(parse_ranged_workload(words.split(), **options), GPU)
 
 
 @pytest.mark.parametrize("words", ["matmul 1..40x32x64", "matmul 24x8..60:4x64", "matmul 16x32x16..64:16"])
@@ -33,7 +33,7 @@ def test_times_are_those_of_single_shapes(words):
             schedule = programs_of_range.schedule(program, extent)
             assert schedule.check().workload == programs_of_range.workload.at(extent)
             assert Schedule.from_json(schedule.to_json()) == schedule
-            model = GpuModel(schedule.workload, GPU)
+            model = CudaModel(schedule.workload, GPU)
             if model.space.splits is None and schedule.options:
                 continue  # the single shape's own space lists no splits
             times, rules = model.times(np.array([model.space.point_of(schedule)]))
@@ -46,7 +46,7 @@ def test_no_schedule_of_a_single_shape_beats_the_bounds(words):
     bounds = ranges.bounds(np.full(len(ranges.workload.extents), 1.0), Watch())
     assert bounds.is_complete
     for extent, seconds in list(zip(ranges.workload.extents, bounds.seconds, strict=True))[::5]:
-        model = GpuModel(ranges.workload.at(extent), GPU)
+        model = CudaModel(ranges.workload.at(extent), GPU)
         best = float(model.times(model.rank(1).points)[0][0])
         assert seconds <= best * (1 + 1e-9)
         assert seconds >= 0.5 * best
@@ -60,7 +60,7 @@ def test_a_plans_proven_loss_holds_against_plans_of_single_shapes(kernels, words
     assert plan.known_loss <= plan.loss <= plan.known_loss + 5e-3
     for extent in (1, 5, 17, 31, 32, 48):
         program = plan.programs[plan.program_of(extent)].schedule
-        single = GpuModel(ranges.workload.at(extent), GPU)
+        single = CudaModel(ranges.workload.at(extent), GPU)
         best = float(single.times(single.rank(1).points)[0][0])
         tiles = {axis: factors[1:] for axis, factors in program.tiles.items()}
         chosen = [p for p in ranges._times if _inner(ranges, p, extent) == (tiles, program.unroll)]
@@ -75,7 +75,7 @@ def _inner(ranges, program, extent):
 
 @pytest.mark.parametrize("words", ["matmul 1..600x96x128", "matmul 64x1..600x128", "matmul 64x96x1..600"])
 def test_bounds_hold_for_all_larger_extents(words):
-    tiles = RangedTiles(parse_ranged(words.split()), GPU)
+    tiles = RangedTiles(parse_ranged_workload(words.split()), GPU)
     rng = np.random.default_rng(0)
     macros = tiles.slab(0)
     macros = macros[rng.choice(len(macros), 300, replace=False)]
@@ -106,7 +106,7 @@ def test_a_time_limit_leaves_what_is_proven():
 
 
 def test_bounds_of_macro_choices_are_below_each_split():
-    tiles = RangedTiles(parse_ranged(["matmul", "1..64x64x512"]), GPU)
+    tiles = RangedTiles(parse_ranged_workload(["matmul", "1..64x64x512"]), GPU)
     macros = tiles.slab(0)[::97]
     rows = tiles.split(macros, tiles.splits)
     best = tiles.run(32, rows, MACRO_BOUND).reshape(len(macros), -1).min(axis=1)

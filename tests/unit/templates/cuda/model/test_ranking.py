@@ -12,7 +12,7 @@ import anatune
 from anatune.templates.base import ranking as whole_ranking
 from anatune.templates.base import watch
 from anatune.templates.cuda.model import ranking as gpu_ranking
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.model.ranking import options_of
 from tests.naive_gpu import all_points, gpu, random_points, ranking_key, with_limits
 
@@ -26,7 +26,7 @@ def branch_and_bound(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_small_spaces_are_enumerated() -> None:
-    model = GpuModel(SMALL, gpu("rtx3090"))
+    model = CudaModel(SMALL, gpu("rtx3090"))
     ranking = model.rank(5)
     assert ranking.guarantee.kind == "exhaustive"
     assert ranking.guarantee.num_evaluated == model.space.size
@@ -43,7 +43,7 @@ def test_small_spaces_are_enumerated() -> None:
 @pytest.mark.usefixtures("branch_and_bound")
 def test_large_spaces_are_certified() -> None:
     for device in ("rtx3090", "k80"):
-        model = GpuModel(LARGE, gpu(device))
+        model = CudaModel(LARGE, gpu(device))
         ranking = model.rank(10)
         assert ranking.guarantee.kind == "certified"
         assert ranking.guarantee.gap == 0
@@ -60,7 +60,7 @@ def test_large_spaces_are_certified() -> None:
 
 @pytest.mark.parametrize("slab", [1, 13, 100_000])
 def test_slabs_do_not_matter(monkeypatch: pytest.MonkeyPatch, slab: int) -> None:
-    model = GpuModel(anatune.matmul(6, 4, 3), gpu("mi50"))
+    model = CudaModel(anatune.matmul(6, 4, 3), gpu("mi50"))
     expected = model.rank(8)
     monkeypatch.setattr(whole_ranking, "SLAB_POINTS", max(slab, 1000))
     assert model.rank(8).points.tolist() == expected.points.tolist()
@@ -74,7 +74,7 @@ def test_slabs_do_not_matter(monkeypatch: pytest.MonkeyPatch, slab: int) -> None
 @pytest.mark.parametrize("limit", [0, 10**9])
 def test_more_than_there_is(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", limit)
-    model = GpuModel(anatune.matmul(2, 1, 3), gpu("tx2"))
+    model = CudaModel(anatune.matmul(2, 1, 3), gpu("tx2"))
     ranking = model.rank(10**6)
     assert len(ranking.points) == ranking.num_legal == model.space.size
     assert len(np.unique(ranking.points, axis=0)) == model.space.size
@@ -84,7 +84,7 @@ def test_more_than_there_is(monkeypatch: pytest.MonkeyPatch, limit: int) -> None
 @pytest.mark.parametrize("limit", [0, 10**9])
 def test_nothing_legal(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", limit)
-    model = GpuModel(SMALL, gpu("rtx3090"))
+    model = CudaModel(SMALL, gpu("rtx3090"))
     model._gpu = model._gpu._replace(shared_block_bytes=4)
     ranking = model.rank(3)
     assert ranking.points.shape == (0, len(model.space.columns))
@@ -97,7 +97,7 @@ def test_nothing_legal(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
 def test_little_is_legal() -> None:
     """Fewer legal points than asked for, none among the samples: the search must still find them all."""
     workload = anatune.matmul(64, 64, 64)
-    model = GpuModel(workload, with_limits(gpu("rtx3090"), compute={"max_threads_per_block": 32}))
+    model = CudaModel(workload, with_limits(gpu("rtx3090"), compute={"max_threads_per_block": 32}))
     model._gpu = model._gpu._replace(shared_block_bytes=8)  # one element of each operand
     ranking = model.rank(10**5)
     # every tile is one iteration: unroll depth, fetch widths and two splits are what is left
@@ -114,7 +114,7 @@ ROWS = anatune.elementwise((512, 512))
     ids=lambda v: getattr(v, "operator", str(v)),
 )
 def test_time_limit(monkeypatch: pytest.MonkeyPatch, limit: int, workload: anatune.Workload) -> None:
-    model = GpuModel(workload, gpu("k80"))
+    model = CudaModel(workload, gpu("k80"))
     optimum = float(model.times(model.rank(1).points)[0][0])
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", limit)
     monkeypatch.setattr(whole_ranking, "SLAB_POINTS", 1000)
@@ -132,7 +132,7 @@ def test_time_limit(monkeypatch: pytest.MonkeyPatch, limit: int, workload: anatu
 
 def test_time_limits_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that runs out after some number of looks: the gap always holds, counts are exact or None."""
-    model = GpuModel(LARGE, gpu("tx2"))
+    model = CudaModel(LARGE, gpu("tx2"))
     optimum = float(model.times(model.rank(1).points)[0][0])
     monkeypatch.setattr(gpu_ranking, "SLAB_MACROS", 2000)
     kinds = set()
@@ -150,14 +150,14 @@ def test_time_limits_in_the_middle(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ranking_is_deterministic() -> None:
-    rankings = [GpuModel(LARGE, gpu("rtx4090")).rank(6) for _ in range(2)]
+    rankings = [CudaModel(LARGE, gpu("rtx4090")).rank(6) for _ in range(2)]
     assert rankings[0].points.tolist() == rankings[1].points.tolist()
     assert rankings[0].guarantee == rankings[1].guarantee
 
 
 @pytest.mark.parametrize("distinct", [False, True])
 def test_best_keeps_the_first_of_equal_times(distinct: bool) -> None:
-    model = GpuModel(SMALL, gpu("rtx3090"))
+    model = CudaModel(SMALL, gpu("rtx3090"))
     points = all_points(model)[:600]
     times = np.repeat([3.0, 1.0, 2.0], 200)
     expected = sorted(
@@ -177,7 +177,7 @@ def test_best_keeps_the_first_of_equal_times(distinct: bool) -> None:
 @pytest.mark.parametrize("limit", [0, 10**9])
 def test_distinct_times(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
     monkeypatch.setattr(gpu_ranking, "EXHAUSTIVE_POINTS", limit)
-    model = GpuModel(SMALL, gpu("k80"))
+    model = CudaModel(SMALL, gpu("k80"))
     distinct = model.rank(10, distinct=True)
     times, _ = model.times(distinct.points)
     assert len(times) == 10
@@ -191,7 +191,7 @@ def test_distinct_times(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
 
 def test_progress_is_a_rising_share() -> None:
     shares: list[float] = []
-    GpuModel(LARGE, gpu("rtx3090")).rank(2, progress=shares.append)
+    CudaModel(LARGE, gpu("rtx3090")).rank(2, progress=shares.append)
     assert shares == sorted(shares)
     assert shares
     assert 0 <= shares[0] <= shares[-1] <= 1
@@ -199,7 +199,7 @@ def test_progress_is_a_rising_share() -> None:
 
 def test_options_count_every_point_of_large_spaces() -> None:
     for workload in (LARGE, anatune.conv2d(16, 64, 56, 56, 64, 3, 3)):
-        model = GpuModel(workload, gpu("rtx3090"))
+        model = CudaModel(workload, gpu("rtx3090"))
         options = options_of(model)
         splits = 1 if model.space.splits is None else model.space.splits.count
         assert math.prod(options.multiplicity.sum(axis=1).tolist()) * splits == model.space.size

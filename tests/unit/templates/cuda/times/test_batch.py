@@ -7,7 +7,7 @@ import pytest
 
 import anatune
 from anatune.numerics.columns import CHUNK_SIZE
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.times.batch import BOUND, CHECK, MACRO_BOUND, PREDICT, run_points
 from anatune.templates.cuda.times.search import list_macros
 from anatune.templates.cuda.times.shared_memory import conflict_table
@@ -21,7 +21,7 @@ RESULT = slice(int(Col.RULE), int(Col.SCRATCH))
 @pytest.mark.parametrize("task", [PREDICT, BOUND, MACRO_BOUND])
 @pytest.mark.parametrize("name", KINDS)
 def test_a_batch_gives_the_same_bits_as_single_points(name: str, task: int) -> None:
-    model = GpuModel(WORKLOADS[name], gpu("k80"))
+    model = CudaModel(WORKLOADS[name], gpu("k80"))
     points = random_points(model, 2 * CHUNK_SIZE + 37, seed=1)
     rules, times, columns = model._run(points, task, full=True)
     for number in range(0, len(points), 1 if task == PREDICT else 19):
@@ -32,7 +32,7 @@ def test_a_batch_gives_the_same_bits_as_single_points(name: str, task: int) -> N
 
 @pytest.mark.parametrize("name", KINDS)
 def test_order_and_chunk_position_do_not_matter(name: str) -> None:
-    model = GpuModel(WORKLOADS[name], gpu("rtx3090"))
+    model = CudaModel(WORKLOADS[name], gpu("rtx3090"))
     points = random_points(model, 3 * CHUNK_SIZE + 1, seed=2)
     rules, times, columns = model._run(points, PREDICT, full=True)
     for start in (1, CHUNK_SIZE - 1, CHUNK_SIZE, CHUNK_SIZE + 1):
@@ -45,7 +45,7 @@ def test_order_and_chunk_position_do_not_matter(name: str) -> None:
 
 
 def test_tasks_agree_on_rules() -> None:
-    model = GpuModel(anatune.matmul(512, 512, 512), gpu("tx2"))
+    model = CudaModel(anatune.matmul(512, 512, 512), gpu("tx2"))
     points = random_points(model, 1000, seed=4)
     rules = [model._run(points, task)[0].tolist() for task in (CHECK, PREDICT, BOUND, MACRO_BOUND)]
     assert rules[0] == rules[1] == rules[2] == rules[3]
@@ -67,7 +67,7 @@ def test_tasks_agree_on_rules() -> None:
 )
 def test_absurdly_large_workloads_do_not_overflow(workload: anatune.Workload) -> None:
     for device in ("rtx3090", "mi50"):
-        model = GpuModel(workload, gpu(device))
+        model = CudaModel(workload, gpu(device))
         axes = workload.axes
         tiles = [
             {axis.name: cyclic(axis.extent, 5 if axis.kind == "spatial" else 3, at) for axis in axes} for at in range(5)
@@ -92,7 +92,7 @@ def cyclic(extent: int, levels: int, number: int) -> tuple[int, ...]:
 def test_one_compiled_signature() -> None:
     for name in ("matmul", "matmul_int8", "conv3d", "sum", "elementwise", "conv2d_nhwc", "einsum"):
         for device in ("rtx3090", "mi50"):
-            model = GpuModel(WORKLOADS[name], gpu(device))
+            model = CudaModel(WORKLOADS[name], gpu(device))
             model.evaluate(random_points(model, 3, seed=0))
             model.rank(1, 1e-9)
     for entry in (run_points, list_macros, conflict_table):
@@ -101,7 +101,7 @@ def test_one_compiled_signature() -> None:
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_compilers_own_numbers_change_nothing(name: str) -> None:
-    model = GpuModel(WORKLOADS[name], gpu("rtx3090"))
+    model = CudaModel(WORKLOADS[name], gpu("rtx3090"))
     points = random_points(model, CHUNK_SIZE + 5, seed=6)
     _, times, columns = model._run(points, PREDICT, full=True)
     same = columns[[Col.REGISTERS, Col.SHARED_BYTES, Col.SPILLED]]
@@ -111,7 +111,7 @@ def test_a_compilers_own_numbers_change_nothing(name: str) -> None:
 
 
 def test_more_registers_lower_the_occupancy() -> None:
-    model = GpuModel(WORKLOADS["matmul"], gpu("rtx3090"))
+    model = CudaModel(WORKLOADS["matmul"], gpu("rtx3090"))
     points = random_points(model, 64, seed=7)
     _, _, columns = model._run(points, PREDICT, full=True)
     compiled = columns[[Col.REGISTERS, Col.SHARED_BYTES, Col.SPILLED]]
@@ -126,7 +126,7 @@ def test_more_registers_lower_the_occupancy() -> None:
 
 
 def test_points_that_are_read_only_need_no_other_code() -> None:
-    model = GpuModel(WORKLOADS["matmul"], gpu("rtx3090"))
+    model = CudaModel(WORKLOADS["matmul"], gpu("rtx3090"))
     points = random_points(model, 3, seed=0)
     before = model.times(points)[0]
     compiled = len(getattr(run_points, "signatures", ()))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.times.batch import BOUND, MACRO_BOUND, PREDICT
 from anatune.templates.cuda.times.micro import fetch_one, is_dynamic_one, warp_sectors_one
 from anatune.templates.gpu.times.columns import Col
@@ -27,17 +27,17 @@ LARGE = {
 @pytest.mark.parametrize("name", WORKLOADS)
 @each("device", DEVICES)
 def test_micro_quantities(name: str, device: str) -> None:
-    check(GpuModel(WORKLOADS[name], gpu(device)), 25)
+    check(CudaModel(WORKLOADS[name], gpu(device)), 25)
 
 
 @pytest.mark.parametrize("device", ["k80", "mi50"])
 @pytest.mark.parametrize("name", LARGE)
 def test_micro_quantities_of_large_tiles(name: str, device: str) -> None:
     """Tiles that spill and are not unrolled."""
-    check(GpuModel(LARGE[name], gpu(device)), 40, largest_tile=1e5)
+    check(CudaModel(LARGE[name], gpu(device)), 40, largest_tile=1e5)
 
 
-def check(model: GpuModel, count: int, largest_tile: float = 1e9) -> None:
+def check(model: CudaModel, count: int, largest_tile: float = 1e9) -> None:
     points = random_points(model, count, seed=5)
     _, _, columns = model._run(points, PREDICT, full=True)
     for number, row in enumerate(points):
@@ -51,7 +51,7 @@ def check(model: GpuModel, count: int, largest_tile: float = 1e9) -> None:
 
 
 def test_dynamic_indexing_follows_the_unrolled_loops() -> None:
-    model = GpuModel(anatune.matmul(64, 64, 64), gpu("k80"))  # its compiler unrolls 320 statements
+    model = CudaModel(anatune.matmul(64, 64, 64), gpu("k80"))  # its compiler unrolls 320 statements
     space = model.space
 
     def is_dynamic(i: tuple[int, ...], j: tuple[int, ...], k2: int, unroll: int) -> bool:
@@ -97,7 +97,7 @@ def test_warp_sectors() -> None:
 
 @pytest.mark.parametrize("name", [*LARGE, "matmul_int8", "max_pool", "row_sum"])
 def test_best_micro_quantities_are_lower_bounds(name: str) -> None:
-    model = GpuModel((LARGE | WORKLOADS)[name], gpu("mi50"))
+    model = CudaModel((LARGE | WORKLOADS)[name], gpu("mi50"))
     points = random_points(model, 1500, seed=6)
     best, bound, real = (model._run(points, task, full=True)[2] for task in (MACRO_BOUND, BOUND, PREDICT))
     slack = 1 - 1e-12

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.model.ranking import options_of
 from anatune.templates.cuda.times.search import list_macros
 from tests.cases import each
@@ -25,7 +25,7 @@ SMALL = {
 }
 
 
-def expected_macros(model: GpuModel) -> dict[tuple[int, ...], float]:
+def expected_macros(model: CudaModel) -> dict[tuple[int, ...], float]:
     """Points of the space counted by their block, thread and stage sizes."""
     per_axis = []
     for axis in (*model.workload.spatial_axes, *model.workload.reduction_axes):
@@ -48,7 +48,7 @@ def expected_macros(model: GpuModel) -> dict[tuple[int, ...], float]:
 @pytest.mark.parametrize("name", SMALL)
 @each("capacity, max_threads", itertools.product([1, 7, 10_000], [1, 8, 1024]))
 def test_lists_every_macro_choice_once(name: str, max_threads: int, capacity: int) -> None:
-    model = GpuModel(SMALL[name], gpu("rtx3090"))
+    model = CudaModel(SMALL[name], gpu("rtx3090"))
     options = options_of(model)
     num_spatial = len(model.workload.spatial_axes)
     tiles = 5 * num_spatial + 3 * len(model.workload.reduction_axes)
@@ -82,7 +82,7 @@ def test_lists_every_macro_choice_once(name: str, max_threads: int, capacity: in
 
 
 def test_stops_where_it_is_told() -> None:
-    model = GpuModel(SMALL["matmul"], gpu("rtx3090"))
+    model = CudaModel(SMALL["matmul"], gpu("rtx3090"))
     options = options_of(model)
     points = np.ones((1000, len(model.space.columns)), dtype=np.int64)
     numbers, weights = np.empty(1000, dtype=np.int64), np.empty(1000)

@@ -7,7 +7,7 @@ import pytest
 
 import anatune
 from anatune.numerics.columns import CHUNK_SIZE
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.times.batch import PREDICT
 from anatune.templates.gpu.times.columns import Col, new_chunk
 from anatune.templates.gpu.times.waves import sector_bytes_one
@@ -20,7 +20,7 @@ DEVICES = ("rtx3090", "k80", "mi50", "p100", "tx2")
 @pytest.mark.parametrize("name", WORKLOADS)
 @each("device", DEVICES)
 def test_macro_quantities(name: str, device: str) -> None:
-    model = GpuModel(WORKLOADS[name], gpu(device))
+    model = CudaModel(WORKLOADS[name], gpu(device))
     points = random_points(model, 25, seed=3)
     _, _, columns = model._run(points, PREDICT, full=True)
     for number, point in enumerate(points):
@@ -45,7 +45,7 @@ def test_macro_quantities(name: str, device: str) -> None:
 )
 def test_traffic_where_operands_exceed_the_cache(workload: anatune.Workload) -> None:
     """No small workload exceeds a real L2, so it is shrunk."""
-    whole, model = GpuModel(workload, gpu("tx2")), GpuModel(workload, gpu("tx2"))
+    whole, model = CudaModel(workload, gpu("tx2")), CudaModel(workload, gpu("tx2"))
     model._gpu = model._gpu._replace(l2_bytes=2048.0)
     points = random_points(model, 60, seed=4)
     _, _, columns = model._run(points, PREDICT, full=True)
@@ -61,7 +61,7 @@ def test_traffic_where_operands_exceed_the_cache(workload: anatune.Workload) -> 
 
 
 def test_rules_in_their_order() -> None:
-    model = GpuModel(anatune.matmul(2**12, 2**12, 2**10), gpu("rtx3090"))
+    model = CudaModel(anatune.matmul(2**12, 2**12, 2**10), gpu("rtx3090"))
 
     def rule(i: tuple[int, ...], j: tuple[int, ...], k: tuple[int, ...]) -> str:
         code = int(model.check(model.space.point_of(model.space.schedule({"i": i, "j": j, "k": k})))[0])
@@ -73,7 +73,7 @@ def test_rules_in_their_order() -> None:
     assert rule((256, 1, 16, 1, 1), (256, 1, 16, 1, 1), (1, 1024, 1)) == "shared_bytes_per_block"
     assert rule((4, 32, 1, 32, 1), (4, 32, 1, 32, 1), (1024, 1, 1)) == "local_bytes_per_thread"
     assert rule((2, 1, 64, 32, 1), (2, 1, 64, 32, 1), (1, 1024, 1)) == "threads_per_block"  # the first one broken
-    huge = GpuModel(anatune.matmul(2**17, 2**17, 1), gpu("rtx3090"))
+    huge = CudaModel(anatune.matmul(2**17, 2**17, 1), gpu("rtx3090"))
     grid = {"i": (2**17, 1, 1, 1, 1), "j": (2**15, 1, 4, 1, 1), "k": (1, 1, 1)}
     assert huge.check(huge.space.point_of(huge.space.schedule(grid))).tolist() == [3]
     grid["j"] = (2**13, 1, 16, 1, 1)
@@ -83,7 +83,7 @@ def test_rules_in_their_order() -> None:
 def test_limits_are_the_devices() -> None:
     workload = anatune.matmul(64, 64, 64)
     small = with_limits(gpu("rtx3090"), compute={"max_threads_per_block": 64}, shared={"per_block_bytes": 8192})
-    model = GpuModel(workload, small, plain=True)
+    model = CudaModel(workload, small, plain=True)
     points = random_points(model, 2000, seed=0)
     columns = model.evaluate(points)
     threads, shared = columns.columns["threads_per_block"], columns.columns["shared_bytes_per_block"]

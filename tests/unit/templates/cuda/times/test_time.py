@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import anatune
-from anatune.templates.cuda.model.model import GpuModel
+from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.cuda.times.batch import PREDICT
 from anatune.templates.gpu.times.columns import Col
 from anatune.templates.gpu.times.waves import norm4
@@ -20,8 +20,8 @@ PIPES = (Col.FMA_S, Col.ISSUE_S, Col.SHARED_S, Col.SPILL_S, Col.L2_S, Col.DRAM_S
 LARGE = anatune.matmul(512, 1024, 256)
 
 
-def model_of(name: str, device: str = "rtx3090") -> GpuModel:
-    return GpuModel(LARGE if name == "large" else WORKLOADS[name], gpu(device))
+def model_of(name: str, device: str = "rtx3090") -> CudaModel:
+    return CudaModel(LARGE if name == "large" else WORKLOADS[name], gpu(device))
 
 
 def test_norm4_is_a_smooth_maximum() -> None:
@@ -117,7 +117,7 @@ def test_spills_cost_time() -> None:
 
 def test_epilogue_operands_are_moved() -> None:
     plain, fused = (anatune.matmul(256, 256, 64, epilogue=steps) for steps in ((), ("add",)))
-    models = [GpuModel(workload, gpu("rtx3090")) for workload in (plain, fused)]
+    models = [CudaModel(workload, gpu("rtx3090")) for workload in (plain, fused)]
     points = random_points(models[0], 50, seed=6)
     _, _, before = models[0]._run(points, PREDICT, full=True)
     _, _, after = models[1]._run(points, PREDICT, full=True)
@@ -129,7 +129,7 @@ def test_larger_batches_take_proportionally_longer() -> None:
     """Many whole waves of one kind of block: time grows like their number."""
     times = []
     for size in (2**12, 2**13):
-        model = GpuModel(anatune.matmul(size, 4096, 512), gpu("a100_sxm"))
+        model = CudaModel(anatune.matmul(size, 4096, 512), gpu("a100_sxm"))
         space = model.space
         tiles = {"i": (size // 64, 4, 16, 1, 1), "j": (64, 4, 16, 1, 1), "k": (64, 4, 2)}
         point = space.point_of(space.schedule(tiles, unroll=512))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.core.hardware.files import hardware
-from anatune.core.workload.routing import balanced, counted, uniform
+from anatune.core.workload.routing import balanced_routing, routing_from_counts, uniform_routing
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.grouped.scales import Served
 from anatune.templates.triton.grouped.times import score_grouped, score_scaled
@@ -17,13 +17,13 @@ TILES = Tiles.of([(16, 64, 64, 4, 4, 1, 1), (64, 128, 64, 4, 3, 1, 1), (128, 128
 
 
 def test_one_expert_is_a_product():
-    alone = GroupedProblem(4096, 1, 1, 4096, 4096, counted([4096]))
+    alone = GroupedProblem(4096, 1, 1, 4096, 4096, routing_from_counts([4096]))
     plain = score_tiles(MatmulProblem(4096, 4096, 4096, "bfloat16", b_along_n=False), TILES, H100, warm=1)
     assert score_grouped(alone, TILES, H100, held=1.0).time_s == pytest.approx(plain.time_s, rel=0.05)
 
 
 def test_few_tokens_read_the_weights_of_their_experts_once():
-    few = GroupedProblem(4, 8, 128, 1536, 2048, balanced(4, 128, 8))
+    few = GroupedProblem(4, 8, 128, 1536, 2048, balanced_routing(4, 128, 8))
     scores = score_grouped(few, TILES, H100)
     bandwidth = H100.dram.bandwidth_bytes_per_s * H100.dram.reachable_fraction
     assert scores.parts["dram_s"] * bandwidth == pytest.approx(np.full(3, 32 * 1536 * 2048 * 2.0), rel=0.02)
@@ -31,7 +31,7 @@ def test_few_tokens_read_the_weights_of_their_experts_once():
 
 
 def test_blocks_without_rows_take_time():
-    routing = uniform(64, 16, 2)
+    routing = uniform_routing(64, 16, 2)
     times = [score_grouped(GroupedProblem(64, 2, experts, 4096, 1024, routing), TILES, H100) for experts in (16, 512)]
     assert (times[1].time_s > times[0].time_s).all()
 

@@ -7,7 +7,7 @@ import pytest
 
 import anatune
 from anatune.core.schedule import Schedule
-from anatune.core.workload.ranges import parse_ranged
+from anatune.core.workload.ranges import parse_ranged_workload
 from anatune.errors import SpaceError
 from anatune.templates import make_model
 from anatune.templates.base.watch import Watch
@@ -28,7 +28,7 @@ CASES = [
 
 @functools.cache
 def family(hw, words, dtype):
-    return TritonRanges(parse_ranged(words.split(), dtype=dtype), anatune.hardware(hw))
+    return TritonRanges(parse_ranged_workload(words.split(), dtype=dtype), anatune.hardware(hw))
 
 
 @pytest.mark.parametrize(("hw", "words", "dtype"), CASES)

@@ -17,7 +17,7 @@ tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
 from anatune.codegen.cpu.lower import lower  # noqa: E402
 from anatune.export.cpu.write import write_c_library  # noqa: E402
-from anatune.measure.cpu.blocks import Block  # noqa: E402
+from anatune.measure.cpu.blocks import ArgumentBlock  # noqa: E402
 from anatune.measure.cpu.kernel import build  # noqa: E402
 from anatune.measure.run.correctness import expected, random_inputs, tolerance  # noqa: E402
 from anatune.templates.winograd.program.program import program_of  # noqa: E402
@@ -212,10 +212,10 @@ def test_an_exported_library_computes_it(tmp_path):
     library = ctypes.CDLL(str(tmp_path / library_files.library))
     inputs = random_inputs(schedule.workload, seed=5)
     want = expected(schedule.workload, inputs)
-    blocks = {access.tensor: Block("float32", access.shape) for access in schedule.workload.tensors}
+    blocks = {access.tensor: ArgumentBlock("float32", access.shape) for access in schedule.workload.tensors}
     for name, array in inputs.items():
         blocks[name].array[...] = array
-    packed = Block("float32", library_files.functions[1].arguments[1].shape)
+    packed = ArgumentBlock("float32", library_files.functions[1].arguments[1].shape)
 
     def call(function, *arguments):
         places = [ctypes.c_void_p(block.array.ctypes.data) for block in arguments]

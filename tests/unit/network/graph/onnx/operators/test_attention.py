@@ -8,8 +8,8 @@ from scipy import special
 
 from anatune.errors import WorkloadError
 from anatune.network.graph.operators import ATTENTION
-from anatune.network.graph.passes.attention import with_attention
-from anatune.network.graph.passes.order import CPU, CPU_KERNELS, after
+from anatune.network.graph.passes.attention import fuse_attention
+from anatune.network.graph.passes.order import CPU, CPU_KERNELS, run_passes
 from tests.unit.network.graph.onnx.evaluated import check, computed
 from tests.unit.network.graph.onnx.one_node import model_of, read
 from tests.wording import refuses
@@ -79,8 +79,8 @@ def test_tensors_of_three_dimensions():
 def test_attention_is_one_kernel(attributes):
     operands = array(1, 16, 64), array(1, 16, 64, seed=1), array(1, 16, 64, seed=2)
     model = model_of("Attention", *operands, unknown=(0, 1, 2), opset=23, q_num_heads=4, kv_num_heads=4, **attributes)
-    graph = after(CPU_KERNELS, after(CPU, read(model)))
-    outcome = with_attention(graph, lambda _: True)
+    graph = run_passes(CPU_KERNELS, run_passes(CPU, read(model)))
+    outcome = fuse_attention(graph, lambda _: True)
     assert sum(node.op == ATTENTION for node in outcome.nodes()) == 1
 
 

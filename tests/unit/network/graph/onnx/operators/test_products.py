@@ -6,7 +6,7 @@ import pytest
 from anatune.adapters.onnx import Backend
 from anatune.errors import WorkloadError
 from anatune.network.graph.operators import CONVOLUTION
-from anatune.network.graph.passes.order import CPU, after
+from anatune.network.graph.passes.order import CPU, run_passes
 from tests.unit.network.graph.onnx.evaluated import check, computed
 from tests.unit.network.graph.onnx.one_node import model_of, read
 from tests.wording import refuses
@@ -79,7 +79,7 @@ def test_convolutions(x, weight, attributes):
 
 def test_a_bias_is_fused_into_its_convolution():
     graph = read(model_of("Conv", array(1, 2, 6, 6), array(3, 2, 3, 3), array(3), unknown=(0,)))
-    (node,) = after(CPU, graph).nodes()
+    (node,) = run_passes(CPU, graph).nodes()
     assert (node.op, node.attributes["epilogue"]) == (CONVOLUTION, ("bias",))
 
 
@@ -103,7 +103,7 @@ def test_transposed_convolutions_are_own_products_and_right():
     x, weight, bias = array(1, 4, 5, 6), array(4, 2, 3, 3), array(4)
     attributes = {"strides": [2, 2], "pads": [1, 1, 1, 1], "output_padding": [1, 0], "group": 2}
     model = model_of("ConvTranspose", x, weight, bias, unknown=(0,), **attributes)
-    assert sum(node.op == CONVOLUTION for node in after(CPU, read(model)).nodes()) == 4
+    assert sum(node.op == CONVOLUTION for node in run_passes(CPU, read(model)).nodes()) == 4
     (got,) = Backend.prepare(model).run([x])
     np.testing.assert_allclose(
         got, computed("ConvTranspose", x, weight, bias, **attributes)[1][0], rtol=1e-4, atol=1e-5

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from anatune.network.graph.onnx.call import UnknownValueError
-from anatune.network.graph.passes.precision import widened
-from anatune.network.graph.passes.simplify import simplified
+from anatune.network.graph.passes.precision import compute_in_float32
+from anatune.network.graph.passes.simplify import simplify
 from tests.unit.network.graph.onnx.one_node import check, model_of, read
 from tests.wording import refuses
 
@@ -25,7 +25,7 @@ def test_grids(mode, padding):
 def test_older_names_and_halves():
     halves = IMAGE.astype(np.float16), GRID.astype(np.float16)
     (new,), (old,) = (
-        simplified(widened(read(model_of("GridSample", *halves, mode=mode, opset=opset)))).outputs
+        simplify(compute_in_float32(read(model_of("GridSample", *halves, mode=mode, opset=opset)))).outputs
         for mode, opset in (("linear", 20), ("bilinear", 16))
     )
     assert (new.op, new.type.dtype) == ("astype", "float16")
