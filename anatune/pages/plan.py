@@ -225,8 +225,10 @@ _RESOURCES: tuple[tuple[tuple[str, ...], str, str], ...] = (
 
 
 def _resource_field(keys: tuple[str, ...], name: str, meaning: str) -> _Field:
-    def cell(one: Candidate) -> Cell:
-        value = next((one.prediction.resources[key] for key in keys if key in one.prediction.resources), None)
+    def cell(candidate: Candidate) -> Cell:
+        value = next(
+            (candidate.prediction.resources[key] for key in keys if key in candidate.prediction.resources), None
+        )
         if value is None:
             return None
         return value / 1024 if name.endswith("(KiB)") else int(value)

@@ -171,10 +171,10 @@ def choose_winner(times_s: Sequence[Sequence[float]], dropped: Sequence[bool]) -
     """
     order = sorted(range(len(times_s)), key=lambda place: (dropped[place], _log_mean(times_s[place])))
     best = order[0]
-    for place in order[1:]:
-        rounds = min(len(times_s[best]), len(times_s[place]))
-        if _log_mean(times_s[place][:rounds]) < _log_mean(times_s[best][:rounds]):
-            best = place
+    for position in order[1:]:
+        rounds = min(len(times_s[best]), len(times_s[position]))
+        if _log_mean(times_s[position][:rounds]) < _log_mean(times_s[best][:rounds]):
+            best = position
     return best
 
 

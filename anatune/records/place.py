@@ -94,7 +94,7 @@ RecordPlace: TypeAlias = Path | ServerAddress
 """A record file or server."""
 
 
-def record_place(place: str | os.PathLike[str] | ServerAddress) -> RecordPlace:
+def record_place(location: str | os.PathLike[str] | ServerAddress) -> RecordPlace:
     """Return the path of a record file, or the address of a PostgreSQL server.
 
     Raises
@@ -102,9 +102,9 @@ def record_place(place: str | os.PathLike[str] | ServerAddress) -> RecordPlace:
     RecordError
         The argument is no path, a name with another meaning in SQLite, or a URL of another kind.
     """
-    if isinstance(place, ServerAddress):
-        return place
-    text = str(place) if isinstance(place, (str, os.PathLike)) else ""
+    if isinstance(location, ServerAddress):
+        return location
+    text = str(location) if isinstance(location, (str, os.PathLike)) else ""
     url = _URL.match(text)
     if url is not None and url[1].lower() in _SERVERS:
         if "://" not in text:
@@ -115,7 +115,7 @@ def record_place(place: str | os.PathLike[str] | ServerAddress) -> RecordPlace:
             f"the records cannot be on a server of {url[1]}, expected a file such as tuning.sqlite, or a PostgreSQL "
             "server: postgresql://USER@HOST/DATABASE"
         )
-    path = check_path("the record file", place, RecordError)
+    path = check_path("the record file", location, RecordError)
     text = str(path)
     if text == ":memory:" or text.startswith("file:"):
         raise RecordError(
@@ -125,7 +125,7 @@ def record_place(place: str | os.PathLike[str] | ServerAddress) -> RecordPlace:
     return path
 
 
-def is_missing(place: str | os.PathLike[str] | ServerAddress) -> bool:
+def is_missing(location: str | os.PathLike[str] | ServerAddress) -> bool:
     """Return whether a place is a missing file that can be made; if it cannot, opening it raises an error."""
-    place = record_place(place)
-    return isinstance(place, Path) and not place.exists() and os.access(place.absolute().parent, os.W_OK)
+    location = record_place(location)
+    return isinstance(location, Path) and not location.exists() and os.access(location.absolute().parent, os.W_OK)

@@ -27,7 +27,7 @@ _TENSOR_DTYPE = {"float32": "tf32"}
 
 
 class Filling(NamedTuple):
-    """What people call the pieces in which a kind of device works, and how full it is of them.
+    """The words for the pieces of work of a kind of device, and for how well they fill it.
 
     Attributes
     ----------
@@ -125,10 +125,10 @@ def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str
 
     `anatune plan` takes the narrowest template of CUDA cores by default, `anatune tune` a wider one where it applies.
     """
-    said, known = f"template: {template}", templates_of(hardware)
+    said, device_templates = f"template: {template}", templates_of(hardware)
     if get_template(template).least_accuracy(workload) != STANDARD:
         said += f", which rounds {workload.dtype} to tf32 (--accuracy {STANDARD} refuses that)"
-    names = [entry.name for entry in known if entry.takes(workload, hardware)]
+    names = [entry.name for entry in device_templates if entry.takes(workload, hardware)]
     tuned, planned = tuning_template(workload, hardware).name, joined_templates(workload, hardware, STANDARD)[0].name
     defaults = {planned: " (plan's default)", tuned: " (tune's default)"}
     together = [entry.name for entry in joined_templates(workload, hardware, STANDARD)]

@@ -37,11 +37,10 @@ class Moves:
         self.space = space
         self._num_axes = len(space.axes)
         self._same_kernel: list[list[Integers]] = []
-        """For each axis and class: all tilings with the same innermost factor (and pair)."""
+        """All tilings with the same innermost factor (and pair), by axis and class."""
         self._class_of: list[Integers] = []
         self._tile_of: list[Integers] = []
-        """For each axis and tiling: its class, and the rows (or vectors) of its larger microkernel with a mark for
-        pairs."""
+        """The class of each tiling, and the rows or vectors of its larger microkernel (pairs are marked), by axis."""
         for axis in space.axes:
             table = space.table(axis)
             inner = table[:, len(space.levels[axis]) - 1 :]

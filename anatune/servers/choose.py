@@ -27,7 +27,7 @@ from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import Tiles, stage_preference
 
 
-class TimeBound(NamedTuple):
+class TileBound(NamedTuple):
     """A lower bound in seconds of the time of any tile, and its largest part: "dram", "mma" or "launch"."""
 
     time_s: float
@@ -41,7 +41,7 @@ class _Kernel(NamedTuple):
     flop: float
 
 
-def bound_of(layer: ExpertLayer | MatmulProblem, spec: GpuSpec) -> TimeBound:
+def bound_of(layer: ExpertLayer | MatmulProblem, spec: GpuSpec) -> TileBound:
     """Return a lower bound of the time of the products of a layer of experts, or of one product.
 
     The weights of experts with at least one row are read from DRAM once. Rows and results are moved through DRAM as far
@@ -57,7 +57,7 @@ def bound_of(layer: ExpertLayer | MatmulProblem, spec: GpuSpec) -> TimeBound:
         moved = kernel.weight_bytes + max(0.0, kernel.row_bytes - spec.l2.size_bytes)
         dram_s, mma_s = moved / spec.dram.bandwidth_bytes_per_s, kernel.flop / peak
         spans["dram" if dram_s >= mma_s else "mma"] += max(dram_s, mma_s)
-    return TimeBound(sum(spans.values()), max(spans, key=spans.__getitem__))
+    return TileBound(sum(spans.values()), max(spans, key=spans.__getitem__))
 
 
 def _list_kernels(work: ExpertLayer | MatmulProblem) -> Iterable[_Kernel]:
@@ -115,7 +115,7 @@ class Race:
     tiles: Tiles
     time_s: Floats
     parts: Floats
-    bound: TimeBound
+    bound: TileBound
 
     def best(self, count: int = 1, part: int | None = None, block_m: int | None = None) -> list[PredictedTile]:
         """Return the best tiles, each of another shape.
@@ -211,8 +211,8 @@ def race(
     scaled = shape.block[1] if shape.block is not None else 0
     if isinstance(shape, Product):
         product = MatmulProblem(tokens, shape.n, shape.k, dtype, out_bytes=2, b_along_n=False)
-        found = score_scaled(product, scaled, tiles, spec, kernel=Served(triton))
-        times = np.where(found.resources.rule == 0, found.time_s, np.inf)
+        race_result = score_scaled(product, scaled, tiles, spec, kernel=Served(triton))
+        times = np.where(race_result.resources.rule == 0, race_result.time_s, np.inf)
         return Race(tokens, tiles, times, times[None], bound_of(product, spec))
     layer = ExpertLayer(
         tokens, shape.hidden, shape.intermediate, shape.experts, shape.top_k,

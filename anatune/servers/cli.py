@@ -186,7 +186,7 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(sorted({checked_size("--rows", word.strip(), MOST_ROWS) for word in self.rows.split(",")}))
 
 
-class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+class ServerRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options for measuring and output."""
 
     measure: Annotated[
@@ -219,7 +219,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @app.command("vllm", cls=Grouped)
 @spread
-def vllm(layer: LayerOptions, writing: OutputOptions, run: RunOptions, hw: Device) -> None:
+def vllm(layer: LayerOptions, writing: OutputOptions, run: ServerRunOptions, hw: Device) -> None:
     """Write the files that vLLM reads."""
     _write("vllm", layer, writing, run, hw)
 
@@ -229,7 +229,7 @@ def vllm(layer: LayerOptions, writing: OutputOptions, run: RunOptions, hw: Devic
 def sglang(
     layer: LayerOptions,
     writing: OutputOptions,
-    run: RunOptions,
+    run: ServerRunOptions,
     hw: Device,
     down: Annotated[bool, typer.Option("--down", help="Write a separate file for the down product.")] = False,
 ) -> None:
@@ -261,7 +261,7 @@ def check(
 
 
 def _write(
-    server: Server, layer: LayerOptions, writing: OutputOptions, run: RunOptions, hw: str, *, down: bool = False
+    server: Server, layer: LayerOptions, writing: OutputOptions, run: ServerRunOptions, hw: str, *, down: bool = False
 ) -> None:
     from anatune.servers.files import ConfigRequest, write_configs
     from anatune.servers.report import written_lines

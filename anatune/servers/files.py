@@ -229,12 +229,13 @@ def _plan_files(
     manifest = _read_manifest(folder)
     if manifest is None:
         raise SpaceError(f"{folder / MANIFEST} exists, but anatune did not write it; name another folder")
-    place = folder / below
+    subfolder = folder / below
     if keeps:  # find out before a long measurement whether folders can be written
-        _make_folders(folder, place)
+        _make_folders(folder, subfolder)
     parts: tuple[bool, ...] = (False, True) if request.down else (False,)
     targets = [
-        {down: place / file_name(request.server, shape, name, down=down) for down in parts} for shape in request.shapes
+        {down: subfolder / file_name(request.server, shape, name, down=down) for down in parts}
+        for shape in request.shapes
     ]
     for down, target in (pair for of_shape in targets for pair in of_shape.items()):
         listed = manifest.get(str(target.relative_to(folder)))
@@ -322,10 +323,10 @@ def _write_all(
         request.shapes, ranked, targets, kept, measured, shipped, strict=True
     ):
         choices: dict[int, tuple[RowChoice, ...]] = {**old}
-        for one in of_shape:
-            new, previous = _choose_tiles(one, request.down, into), old.get(one.race.tokens)
+        for ranked_rows in of_shape:
+            new, previous = _choose_tiles(ranked_rows, request.down, into), old.get(ranked_rows.race.tokens)
             if previous is None or _measured_s(previous) >= _measured_s(new):
-                choices[one.race.tokens] = new
+                choices[ranked_rows.race.tokens] = new
         why = "" if request.force else reason_against(tuned, [up for up, _ in choices.values()])
         for down, target in files.items():
             mine = [pair[down] for _, pair in sorted(choices.items())]
@@ -371,11 +372,11 @@ def _choose_tiles(ranked: _RankedTiles, apart: bool, measured: MeasuredTiles) ->
         up, down = min(time_by_pair, key=time_by_pair.__getitem__)
         measured_s = time_by_pair[up, down]
     default_s = raced.time_of(ranked.default) if ranked.default else math.inf
-    own = times.get(ranked.default) if ranked.default else None
+    default_times = times.get(ranked.default) if ranked.default else None
     choices = [
         RowChoice(
             rows, tile, raced.time_of(up, down), ranked.default, default_s if default_s < math.inf else None,
-            raced.bound.time_s, raced.bound.bound_by, measured_s, None if own is None else sum(own),
+            raced.bound.time_s, raced.bound.bound_by, measured_s, None if default_times is None else sum(default_times),
             measured.failed.get(rows, ""),
         )
         for tile in (up, down)

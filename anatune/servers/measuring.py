@@ -125,10 +125,10 @@ def measure(
                 try:
                     place.check_fits(workload, spec, [_TEMPLATE])
                     if missing and measurer is None:
-                        made = options.measurer(
+                        new_measurer = options.measurer(
                             workload, spec, template=_TEMPLATE, l2=_SETTINGS["l2"], **options.choice
                         )
-                        measurer = resources.enter_context(made)
+                        measurer = resources.enter_context(new_measurer)
                     elif missing and measurer is not None:
                         measurer.turn_to(workload)
                     for number, (schedule, measurement) in enumerate(

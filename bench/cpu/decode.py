@@ -51,18 +51,18 @@ class Line(NamedTuple):
 def cold_calls(schedule: Any, threads: int, least_bytes: int, folder: Path) -> list[Callable[[], None]]:
     """Return calls of one kernel on operands of their own each, together at least `least_bytes` of weights."""
     from anatune.codegen.cpu.lower import build_schedule
-    from anatune.measure.cpu.kernel import Library, Prepared
+    from anatune.measure.cpu.kernel import KernelLibrary, PreparedCall
     from anatune.measure.run.correctness import expected, random_inputs
 
     artifact = build_schedule(schedule, folder, threads=threads)
-    library = Library(artifact)
+    library = KernelLibrary(artifact)
     inputs = random_inputs(schedule.workload)
-    first = Prepared(artifact, library, inputs, guarded=True)
+    first = PreparedCall(artifact, library, inputs, guarded=True)
     answer = first.check(schedule.workload, expected(schedule.workload, inputs))
     if not answer.ok:
         raise SystemExit(f"bench.cpu.decode: {schedule.workload.describe()}: {answer.message}")
     copies = max(2, -(-least_bytes // schedule.workload.reads[1].num_bytes))
-    return [Prepared(artifact, library, inputs).call for _ in range(copies)]
+    return [PreparedCall(artifact, library, inputs).call for _ in range(copies)]
 
 
 def read_probe(hardware: Any, threads: int, num_bytes: int) -> tuple[Callable[[], object], int]:

@@ -39,9 +39,9 @@ def window_load_share(workload: Workload, points: Integers) -> Floats:
     all_loads, distinct_loads = np.zeros(len(points)), np.zeros(len(points))
     for access in workload.reads:
         loads = np.ones(len(points))
-        for name, at in spatial.items():
+        for name, column in spatial.items():
             if access.uses(name):
-                loads *= points[:, at + 1] * points[:, at + 3] * points[:, at + 4]
+                loads *= points[:, column + 1] * points[:, column + 3] * points[:, column + 4]
         all_loads += loads
         distinct_loads += loads * _operand_load_share(access, spatial, reduction, points)
     load_share: Floats = distinct_loads / all_loads
@@ -56,8 +56,8 @@ def _operand_load_share(access: Access, spatial: dict[str, int], reduction: dict
         within = [term for term in terms if term.axis in reduction]
         if len(along) != 1 or len(within) != 1:
             continue
-        at, step = spatial[along[0].axis], reduction[within[0].axis]
-        columns = points[:, [at + 1, at + 2, at + 3, at + 4, step + 1, step + 2]]
+        column, step = spatial[along[0].axis], reduction[within[0].axis]
+        columns = points[:, [column + 1, column + 2, column + 3, column + 4, step + 1, step + 2]]
         kinds, kind_index = np.unique(columns, axis=0, return_inverse=True)
         shares = [_dimension_load_share(kind, along[0].coefficient, within[0].coefficient) for kind in kinds.tolist()]
         share *= np.array(shares)[kind_index.reshape(-1)]
@@ -108,7 +108,7 @@ class Scores(NamedTuple):
 
     @property
     def judged(self) -> Flags:
-        """Whether the model can judge each configuration, (num_configs,) bool."""
+        """True if the model can judge each configuration, (num_configs,) bool."""
         judged: Flags = self.rule == 0
         return judged
 

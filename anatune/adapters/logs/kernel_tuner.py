@@ -236,5 +236,5 @@ def _samples(value: Json) -> list[Json]:
 
 def _outcome_of(text: str) -> Outcome:
     words = {"compile": Outcome.BUILD_ERROR, "timeout": Outcome.RUN_TIMEOUT, "correctness": Outcome.WRONG_RESULT}
-    known = next((outcome for word, outcome in words.items() if re.search(word, text)), None)
-    return known or (Outcome.INVALID if re.search("constraint", text) else Outcome.RUN_ERROR)
+    named_outcome = next((outcome for word, outcome in words.items() if re.search(word, text)), None)
+    return named_outcome or (Outcome.INVALID if re.search("constraint", text) else Outcome.RUN_ERROR)

@@ -252,9 +252,9 @@ def match_loops(
     for order in _axis_orders(workload):
         tiles: dict[str, Factors] = {}
         for kind, axes, loops in kinds:
-            own = {axis.name for axis in axes}
+            own_loops = {axis.name for axis in axes}
             own_tiles = axis_factors(
-                {name: extents[name] for name in order if name in own}, loops, GPU_TILING.count(kind)
+                {name: extents[name] for name in order if name in own_loops}, loops, GPU_TILING.count(kind)
             )
             if own_tiles is None:
                 break

@@ -78,7 +78,7 @@ class CompiledCode(NamedTuple):
 
     @property
     def is_automatic(self) -> Bools:
-        """Whether LLVM vectorises a loop, (num_nests,)."""
+        """True if LLVM vectorises a loop, (num_nests,)."""
         return self.automatic >= 0
 
     @property

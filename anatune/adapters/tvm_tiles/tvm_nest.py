@@ -139,15 +139,22 @@ class CompiledNestModel:
 
 def _nest_of_tiling(nest: CpuNest, shape: NestShape) -> CpuNest:
     """Return the nest with the loops of this module: outer S0, l3 S1, l2 R0 S2, l1 R1, microkernel S3."""
-    names, at = list(shape.workload.extents), shape.columns
+    names, column = list(shape.workload.extents), shape.columns
     spatial, reduction = shape.spatial, shape.reduction
-    ones, zeros = len(at), len(at) + 1
+    ones, zeros = len(column), len(column) + 1
     columns = np.full((len(names), 6), -1, dtype=np.int64)
     for number, axis in enumerate(names):
         if axis in spatial:
-            columns[number] = [at[axis, "S0"], at[axis, "S1"], at[axis, "S2"], -1, at[axis, "S3"], -1]
+            columns[number] = [
+                column[axis, "S0"],
+                column[axis, "S1"],
+                column[axis, "S2"],
+                -1,
+                column[axis, "S3"],
+                -1,
+            ]
         else:
-            columns[number] = [-1, -1, at[axis, "R0"], -1, ones, -1]
+            columns[number] = [-1, -1, column[axis, "R0"], -1, ones, -1]
     orders = np.full((4, 1, len(names) + 1), -1, dtype=np.int64)
     for level, loops in enumerate((spatial, spatial, [*reduction, *spatial], reduction)):
         orders[level, 0, : len(loops)] = [names.index(axis) for axis in reversed(loops)]

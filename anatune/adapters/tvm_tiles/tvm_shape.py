@@ -64,7 +64,7 @@ class NestShape:
 
     @cached_property
     def padded(self) -> tuple[bool, ...]:
-        """Whether each operand is read from a padded copy."""
+        """True if each operand is read from a padded copy."""
         return tuple(any(guarded_dimensions(access, self.workload)) for access in self.workload.reads)
 
     @cached_property
@@ -106,17 +106,17 @@ class NestShape:
 
     @cached_property
     def reduces(self) -> NDArray[np.bool_]:
-        """Whether each loop runs over a reduction axis, (loops,)."""
+        """True if each loop runs over a reduction axis, (loops,)."""
         return np.array([axis in self.reduction for axis, _ in self.loops])
 
     @cached_property
     def has_windows(self) -> bool:
-        """Whether vectors of an operand overlap; LLVM then does not vectorise short loops."""
+        """True if vectors of an operand overlap; LLVM then does not vectorise short loops."""
         return any(len(access.indices[-1]) > 1 for access in self.plain.reads if access.uses(self.simd))
 
     @cached_property
     def is_contiguous(self) -> bool:
-        """Whether neighbours along the vectorised axis are adjacent in memory, or equal, in every tensor."""
+        """True if neighbours along the vectorised axis are adjacent in memory, or equal, in every tensor."""
         return all(vector_stride(a, self.simd) in (0, 1) for a in (*self.plain.reads, self.plain.write))
 
     def trips(self, nests: TiledNests) -> Floats:

@@ -35,7 +35,7 @@ class CFunction(NamedTuple):
 
     @property
     def is_ranged(self) -> bool:
-        """Whether the first argument is the length of the varying dimensions."""
+        """True if the first argument is the length of the varying dimensions."""
         return any(buffer.varying for buffer in self.arguments)
 
 

@@ -125,7 +125,7 @@ static inline int {name}_supported(hipDevice_t device) {{
 """
 
 
-class ProgramChoice(NamedTuple):
+class HeaderChoice(NamedTuple):
     """The assignment of launches to the extents of a range.
 
     Attributes
@@ -169,7 +169,7 @@ def c_header(
     texts: dict[str, str],
     arithmetic: KernelArithmetic,
     needs: CudaRequirements | None,
-    choice: ProgramChoice | None = None,
+    choice: HeaderChoice | None = None,
 ) -> str:
     """Return the header of exported machine code.
 
@@ -241,7 +241,7 @@ def c_header(
     )
 
 
-def _call(index: int, launch: Launch, words: dict[str, str], choice: ProgramChoice | None) -> str:
+def _call(index: int, launch: Launch, words: dict[str, str], choice: HeaderChoice | None) -> str:
     """Return the C code that launches one kernel; in a range, the grid may depend on the extent."""
     grid, growth = str(launch.grid), launch.growth
     if growth is not None:
@@ -250,7 +250,7 @@ def _call(index: int, launch: Launch, words: dict[str, str], choice: ProgramChoi
     return _LAUNCHED.format(at=index, addresses=taken, grid=grid, block=launch.block, shared=shared, **words)
 
 
-def _describe_choice(name: str, choice: ProgramChoice) -> tuple[str, str]:
+def _describe_choice(name: str, choice: HeaderChoice) -> tuple[str, str]:
     """Return the header's text about a range, and the C function that returns the program for an extent."""
     of_range = {"name": name, "guard": name.upper(), "axis": choice.axis, "least": choice.least}
     served = _SERVED.format(**of_range, programs=max(choice.programs) + 1, most=choice.intervals[-1][0])
@@ -258,7 +258,7 @@ def _describe_choice(name: str, choice: ProgramChoice) -> tuple[str, str]:
     return served, _CHOICE.format(**of_range, intervals=len(choice.intervals), lasts=lasts, numbers=numbers)
 
 
-def _cases(name: str, choice: ProgramChoice, calls: Sequence[str], words: dict[str, str]) -> str:
+def _cases(name: str, choice: HeaderChoice, calls: Sequence[str], words: dict[str, str]) -> str:
     """Return the C statement that launches the program for an extent."""
     lines = [f"  switch ({name}_program(extent)) {{"]
     for number in sorted(set(choice.programs)):

@@ -23,7 +23,7 @@ from anatune.export.cuda.header import source_comment
 from anatune.export.cuda.portable import make_portable
 from anatune.export.cuda.requirements import CudaRequirements, requirements_of
 from anatune.export.cuda.write import write_files
-from anatune.export.triton.header import ProgramChoice, c_header
+from anatune.export.triton.header import HeaderChoice, c_header
 from anatune.export.triton.write import find_requirements, launches_of
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates.gpu.kernel import CudaKernel, Launch
@@ -96,7 +96,7 @@ def write_gpu_range(plan: RangePlan, name: str, folder: Path, compile_all: Compi
     programs, all_launches = zip(*launches, strict=True)
     arguments = _arguments(plan, [one.workspace for one in kernels if one.workspace is not None])
     intervals = [(interval.last, interval.program) for interval in plan.intervals]
-    choice = ProgramChoice(plan.workload.axis, plan.workload.extents[0], intervals, programs)
+    choice = HeaderChoice(plan.workload.axis, plan.workload.extents[0], intervals, programs)
     numbers = (find_arithmetic(program.schedule) for program in plan.programs)
     arithmetic = max(numbers, key=lambda one: one.expected_relative_error)
     header = c_header(name, all_launches, arguments, kernels[0].result, labels, arithmetic, needs, choice)

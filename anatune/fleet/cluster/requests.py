@@ -160,7 +160,7 @@ class Requests:
 
     @property
     def builds_reference(self) -> bool:
-        """Whether a worker is building the reference kernel."""
+        """True if a worker is building the reference kernel."""
         return any(task.kind == "build" and task.job is None for task in self._tasks.values())
 
     def tasks_of_jobs(self) -> list[ClusterTask]:

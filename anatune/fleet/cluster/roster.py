@@ -76,7 +76,7 @@ class ClusterWorker:
 
     @property
     def is_ready(self) -> bool:
-        """Whether the worker gets work."""
+        """True if the worker gets work."""
         return self.state == "ready"
 
     @property
@@ -86,7 +86,7 @@ class ClusterWorker:
 
     @property
     def measures(self) -> bool:
-        """Whether the worker has a device."""
+        """True if the worker has a device."""
         return self.description is not None and self.description.device is not None
 
     def has_capacity(self, kind: Kind) -> bool:

@@ -45,8 +45,8 @@ from anatune.untyped import tvm
 __all__ = [
     "Constants",
     "Kernel",
-    "Library",
-    "Prepared",
+    "KernelLibrary",
+    "PreparedCall",
     "allow_runs",
     "build",
     "check_instructions",
@@ -58,7 +58,7 @@ Constants = dict[str, tuple[Array, Array, ArgumentBlock]]
 """Name of a constant -> the given array, its contents at that time, and the packed copy."""
 
 
-class Library:
+class KernelLibrary:
     """The functions of a built library: `main` and, by tensor, the packing functions.
 
     A file of the same path that is loaded already is not read again, as with any shared library, so every build needs
@@ -90,7 +90,7 @@ class Library:
         return functools.partial(call_parallel, self.main) if self._is_parallel else self.main
 
 
-class Prepared:
+class PreparedCall:
     """A kernel with its arguments in memory; `call()` runs it once.
 
     Parameters
@@ -111,7 +111,7 @@ class Prepared:
     def __init__(
         self,
         artifact: CpuArtifact,
-        library: Library,
+        library: KernelLibrary,
         inputs: Mapping[str, Array],
         *,
         guarded: bool = False,
@@ -215,7 +215,7 @@ class Kernel:
     ) -> None:
         self.workload = workload
         self.artifact = artifact
-        self._library = Library(artifact)
+        self._library = KernelLibrary(artifact)
         if folder is not None:  # the loaded library keeps its pages when the file is removed
             remove_folder_with(self, folder)
         if artifact.threads > 1:
@@ -255,9 +255,9 @@ class Kernel:
         """
         return self.prepare(random_inputs(self.workload, seed)).call
 
-    def prepare(self, inputs: Mapping[str, Array], *, guarded: bool = False) -> Prepared:
+    def prepare(self, inputs: Mapping[str, Array], *, guarded: bool = False) -> PreparedCall:
         """Return the kernel with `inputs` (by tensor) in memory."""
-        return Prepared(self.artifact, self._library, inputs, guarded=guarded)
+        return PreparedCall(self.artifact, self._library, inputs, guarded=guarded)
 
     def __deepcopy__(self, memo: object) -> Kernel:
         return self  # calls share no state that changes

@@ -11,7 +11,7 @@ import numpy as np
 from anatune.codegen.compat import import_tvm
 from anatune.codegen.cpu.artifact import CpuArtifact
 from anatune.measure.cpu.blocks import ArgumentBlock
-from anatune.measure.cpu.kernel import Library, Prepared
+from anatune.measure.cpu.kernel import KernelLibrary, PreparedCall
 from anatune.measure.energy import EnergyCounter, cpu_counter
 from anatune.measure.run.correctness import Correctness
 from anatune.measure.run.runner import Setting
@@ -41,7 +41,7 @@ class CpuSession:
         self._constants = constant_tensors(setting.workload)
         self._cold = ArgumentBlock("uint8", (cold_bytes,)) if cold_bytes else None
         self._inputs, self._want = setting.inputs(), setting.want()
-        library = Library(setting.reference)
+        library = KernelLibrary(setting.reference)
         copies = [_reference_call(setting.reference, library) for _ in range(threads)]
         self._clock: Clock = time.thread_time if threads == 1 else time.perf_counter
         together = copies[0] if len(copies) == 1 else _Together(copies)
@@ -52,8 +52,8 @@ class CpuSession:
 
     def prepare(self, artifact: CpuArtifact) -> tuple[Timed, Correctness]:
         """Load a kernel and check its result."""
-        prepared = Prepared(
-            artifact, Library(artifact), self._inputs, guarded=True, constants=self._constants, cold=self._cold
+        prepared = PreparedCall(
+            artifact, KernelLibrary(artifact), self._inputs, guarded=True, constants=self._constants, cold=self._cold
         )
         return timed(prepared.call, self._clock), prepared.check(self.setting.workload, self._want)
 
@@ -63,7 +63,7 @@ def import_first() -> None:
     import_tvm()
 
 
-def _reference_call(artifact: CpuArtifact, library: Library) -> Callable[[], object]:
+def _reference_call(artifact: CpuArtifact, library: KernelLibrary) -> Callable[[], object]:
     """Return a function that runs the reference kernel on its own operands."""
     rng = np.random.default_rng(0)
     blocks = []

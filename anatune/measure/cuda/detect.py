@@ -13,7 +13,7 @@ from anatune.core.hardware.files import load_spec_file
 from anatune.core.hardware.spec import GpuSpec
 from anatune.errors import AnatuneError, DeviceError, RunError, SpecError
 from anatune.measure.cuda.drivers.backends import NO_GPU, WITHOUT_GPU, make_backend
-from anatune.measure.cuda.drivers.driver_calls import Backend, LostDeviceError
+from anatune.measure.cuda.drivers.driver_calls import DriverBackend, LostDeviceError
 from anatune.measure.energy import EnergyCounter, gpu_counter
 from anatune.resources import data_folder
 
@@ -26,7 +26,7 @@ def present_gpus() -> tuple[list[GpuSpec], str]:
     return [], f"{how}; {of_others}"
 
 
-def amd_detection(driver: Backend | None = None) -> tuple[list[GpuSpec], str]:
+def amd_detection(driver: DriverBackend | None = None) -> tuple[list[GpuSpec], str]:
     """Return the packaged specs that match the architecture and compute units of this machine's AMD GPUs."""
     specs, strange = [], ""
     try:
@@ -47,7 +47,7 @@ def amd_detection(driver: Backend | None = None) -> tuple[list[GpuSpec], str]:
     return specs, "; ".join(filter(None, (number, strange))) or "HIP reports no device"
 
 
-def gpu_detection(driver: Backend | str | None = None) -> tuple[list[GpuSpec], str]:
+def gpu_detection(driver: DriverBackend | str | None = None) -> tuple[list[GpuSpec], str]:
     """Return the specs of this machine's NVIDIA GPUs and how they were detected, or why there are none.
 
     Parameters
@@ -68,7 +68,7 @@ def _reason(error: AnatuneError) -> str:
     return str(error).removeprefix(NO_GPU).removesuffix(f"; {WITHOUT_GPU}")
 
 
-def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
+def _gpu_spec(backend: DriverBackend, index: int) -> GpuSpec:
     """Return the packaged spec that is nearest to a device, with the attributes of the device."""
 
     def ask(name: str) -> int:
@@ -142,7 +142,7 @@ def _gpu_spec(backend: Backend, index: int) -> GpuSpec:
     )
 
 
-def _ask_if_known(backend: Backend, index: int, name: str) -> int:
+def _ask_if_known(backend: DriverBackend, index: int, name: str) -> int:
     """Return an attribute; 0 if the package or the driver does not know it, as newer ones do not know clocks."""
     try:
         return backend.attribute(index, name)

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from anatune.arguments import quote
 from anatune.errors import DeviceError, RunError
 from anatune.measure.cuda.drivers.backends import NO_GPU, WITHOUT_GPU, make_backend
-from anatune.measure.cuda.drivers.driver_calls import Backend, Handle, KernelFaultError, LostDeviceError
+from anatune.measure.cuda.drivers.driver_calls import DriverBackend, Handle, KernelFaultError, LostDeviceError
 from anatune.measure.run.correctness import Array
 
 __all__ = [
@@ -69,7 +69,7 @@ class GpuBuffer:
         Size in bytes.
     """
 
-    def __init__(self, backend: Backend, num_bytes: int) -> None:
+    def __init__(self, backend: DriverBackend, num_bytes: int) -> None:
         self._backend = backend
         self._handle, self.address = backend.allocate(max(1, num_bytes))
         self.num_bytes = num_bytes
@@ -143,7 +143,7 @@ class GpuDevice:
         "CLOCK_RATE" (kHz), ...; without those that the package does not know.
     """
 
-    def __init__(self, backend: Backend, index: int = 0) -> None:
+    def __init__(self, backend: DriverBackend, index: int = 0) -> None:
         count = backend.count()
         if not 0 <= index < count:
             raise DeviceError(
@@ -351,7 +351,7 @@ class GpuDevice:
         return [self._backend.elapsed_s(start, stop) / launches for start, stop in pairs]
 
 
-def open_device(index: int = 0, backend: str | Backend | None = None, *, arch: str = "") -> GpuDevice:
+def open_device(index: int = 0, backend: str | DriverBackend | None = None, *, arch: str = "") -> GpuDevice:
     """Open a GPU of this machine.
 
     Parameters
@@ -376,7 +376,7 @@ def open_device(index: int = 0, backend: str | Backend | None = None, *, arch: s
         raise DeviceError(f"{NO_GPU}{error}; {WITHOUT_GPU}") from None
 
 
-def _attributes(backend: Backend, index: int) -> dict[str, int]:
+def _attributes(backend: DriverBackend, index: int) -> dict[str, int]:
     values = {}
     for name in _ATTRIBUTES:
         try:

@@ -295,7 +295,7 @@ def _restore(output: _OutputSource, arguments: Sequence[TorchArgument], pieces: 
 
 
 def _is_whole(output: _OutputSource, piece: TorchTensor | None) -> bool:
-    """Whether an output is a piece as it lies; None: it is another output already."""
+    """Return whether an output is an unchanged piece; a piece of None is already another output."""
     if piece is None or piece.dtype != output.dtype or output.layout is None:
         return False
     return bool(piece.shape == output.layout.size and piece.stride() == output.layout.stride)

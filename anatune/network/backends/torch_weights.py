@@ -1,4 +1,4 @@
-"""Whether the weights of a sub-graph are those that a model was compiled for: digests of their contents.
+"""Digests of weights, which tell if the weights of a sub-graph are those that a network was compiled for.
 
 PyTorch counts changes in place (`_version`), but not those through `.data`, through NumPy, or in inference mode. So
 each call reads all weights, about as fast as memory is (25 GB/s on one core of an AMD EPYC, 0.4 us a small tensor).
@@ -25,7 +25,7 @@ _LOW = (1 << 32) - 1
 
 
 def is_static(argument: object) -> bool:
-    """Whether PyTorch's compiler took an argument from a module: a parameter, a buffer, another attribute."""
+    """Return whether PyTorch's compiler took an argument from a module: a parameter, a buffer, another attribute."""
     return getattr(argument, "_dynamo_static_input_type", None) is not None
 
 

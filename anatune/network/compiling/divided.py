@@ -21,7 +21,7 @@ from anatune.network.compiling.compiled import CompiledModel
 from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.targets import make_compiled_model
 from anatune.network.graph.nodes import Array
-from anatune.network.graph.onnx.dividing import ModelPart, divide
+from anatune.network.graph.onnx.dividing import DividedPart, divide
 from anatune.network.graph.onnx.reading import describe_node, onnx_dtype
 from anatune.network.graph.summary import Division, ModelSummary, PartSummary, TensorSummary
 from anatune.network.relax.frontends import ImportedModel, import_model
@@ -252,7 +252,7 @@ def compile_parts(
 
 
 def _engine(
-    part: ModelPart, request: CompileRequest, threads: int, compile_part: Compile
+    part: DividedPart, request: CompileRequest, threads: int, compile_part: Compile
 ) -> tuple[Engine, tuple[tuple[str, str], ...]]:
     """Return the engine of a part, and the nodes that are left to onnxruntime with the reasons."""
     left = tuple((one.node, one.why) for one in part.left)
@@ -289,7 +289,7 @@ def _inputs(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]]) -> tupl
 
 
 def _outputs(
-    model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: list[ModelPart]
+    model: onnx.ModelProto, inputs: tuple[TensorSummary, ...], parts: list[DividedPart]
 ) -> tuple[TensorSummary, ...]:
     """Return the outputs of a model; onnxruntime's may have unknown sizes, or hold no numbers."""
     summaries = {one.name: one for one in inputs}

@@ -41,7 +41,7 @@ _FILE_NAMES = re.compile(
 )
 """Files beside the summary: those of a model and its parts, and leftovers of a save that was killed."""
 _KIND = OutputKind("one of a compiled model", make_key_check("format", "sha256", "contents"))
-"""How to recognise a summary."""
+"""The kind of file that a summary is, which tells if a file may be replaced."""
 _PIECE_BYTES = 4 << 20
 """Size of the pieces of a file, which are hashed on all cores."""
 _ADVICE = "expected a folder that anatune compile wrote"

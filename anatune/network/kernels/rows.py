@@ -133,10 +133,10 @@ def row_function(kernel: RowKernel, name: str, lanes: int) -> Function:
     and the result; for "powers" the data, which become the powers, the mask, and the factor. The last parameter is the
     length, if it is known only at run time; the data of "powers" then consist of whole vectors.
     """
-    return _RowWriter(kernel, name, lanes, 2 + (1 if kernel.mask_rows else kernel.operands)).function
+    return _RowKernelWriter(kernel, name, lanes, 2 + (1 if kernel.mask_rows else kernel.operands)).function
 
 
-class _RowWriter:
+class _RowKernelWriter:
     """Writes the function of one row."""
 
     def __init__(self, kernel: RowKernel, name: str, lanes: int, tensors: int) -> None:

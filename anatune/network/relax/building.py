@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from anatune.codegen.cuda.device_modules import Cubins
     from anatune.network.relax.gpu_kernels import GpuModelKernel
 
-__all__ = ["Library", "build_gpu_library", "build_library", "fuse_operators", "lower_module", "split_module"]
+__all__ = ["ModelLibrary", "build_gpu_library", "build_library", "fuse_operators", "lower_module", "split_module"]
 
 
-class Library(NamedTuple):
+class ModelLibrary(NamedTuple):
     """An executable that is not linked yet.
 
     Attributes
@@ -50,7 +50,7 @@ class Library(NamedTuple):
             self.cubins.embed(path)
 
 
-def build_library(model: WrittenModel, target: TvmObject, threads: int) -> Library:
+def build_library(model: WrittenModel, target: TvmObject, threads: int) -> ModelLibrary:
     """Build the executable of a written model.
 
     Raises
@@ -69,7 +69,7 @@ def build_library(model: WrittenModel, target: TvmObject, threads: int) -> Libra
     objects = compile_objects(functions, target)
     for part in objects.modules():
         executable.mod.import_module(part)
-    return Library(executable, plain, aliases=objects.aliases, triple=find_triple(target))
+    return ModelLibrary(executable, plain, aliases=objects.aliases, triple=find_triple(target))
 
 
 def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
@@ -134,7 +134,9 @@ def fuse_operators(module: TvmObject) -> TvmObject:
     return fusing(module)
 
 
-def build_gpu_library(model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str) -> Library:
+def build_gpu_library(
+    model: WrittenModel, kernels: Iterable[GpuModelKernel], target: TvmObject, arch: str
+) -> ModelLibrary:
     """Build the executable of a written model for a GPU, with TVM's own passes and schedules for the rest.
 
     Parameters
@@ -170,7 +172,7 @@ def build_gpu_library(model: WrittenModel, kernels: Iterable[GpuModelKernel], ta
             )
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot compile the model for {arch}: {last_line(error)}") from None
-    return Library(executable, cubins=cubins)
+    return ModelLibrary(executable, cubins=cubins)
 
 
 def _gpu_passes(target: TvmObject) -> TvmObject:

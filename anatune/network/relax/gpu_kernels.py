@@ -54,7 +54,7 @@ class GpuModelKernel(ModelKernel):
 
     @property
     def facts(self) -> CompilerFacts:
-        """What the compiler reported."""
+        """The facts that the compiler reported."""
         return self.cubin.facts.with_dynamic(self.kernel.dynamic_shared_bytes)
 
 

@@ -129,7 +129,7 @@ class ModelKernel:
 
     @property
     def facts(self) -> CompilerFacts | None:
-        """What the compiler of a GPU's kernels reported."""
+        """The facts that the compiler of a GPU kernel reported; None for a CPU."""
         return None
 
 

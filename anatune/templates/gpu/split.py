@@ -64,7 +64,7 @@ class Split(NamedTuple):
 
     @property
     def is_split(self) -> bool:
-        """Whether tiles are divided, so that parts have to be summed."""
+        """True if tiles are divided, so that parts have to be summed."""
         return self.split > 1
 
     def num_blocks(self, tiles: int) -> int:

@@ -73,8 +73,8 @@ class TritonTemplate(GpuTemplate):
         """Return the dtype to which operands are converted before matrix units multiply them, often their own."""
         if dtype == "uint8":  # 4-bit floats
             return "float8_e4m3fn"
-        found = instructions_of(hardware.arch, operand_type(dtype))
-        return dtype if found is None or dtype == "float32" else found[0].as_dtype
+        instructions = instructions_of(hardware.arch, operand_type(dtype))
+        return dtype if instructions is None or dtype == "float32" else instructions[0].as_dtype
 
     def reachable_share(self, hardware: GpuSpec) -> float:
         """Return 1: the rates of the device's fastest instructions are those that compiled code uses."""

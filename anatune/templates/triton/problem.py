@@ -93,12 +93,12 @@ class MatmulProblem(msgspec.Struct, frozen=True):
 
     @property
     def is_float8(self) -> bool:
-        """Whether operands are 8-bit floats."""
+        """True if operands are 8-bit floats."""
         return self.dtype == "fp8" or self.dtype.startswith("float8")
 
     @property
     def converts(self) -> bool:
-        """Whether the kernel converts the right operand to `dtype`."""
+        """True if the kernel converts the right operand to `dtype`."""
         return self.right_element_bytes != self.element_bytes
 
     @property

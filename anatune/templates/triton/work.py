@@ -62,7 +62,7 @@ class Work:
     chain: Floats
     """Cycles of dependent products."""
     asynchronous: NDArray[np.bool_]
-    """Whether copies run beside the products."""
+    """True if copies run beside the products."""
     serial: Floats
     """Cycles of a stage that begin after its products, and that the next products wait for."""
 

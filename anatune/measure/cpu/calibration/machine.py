@@ -40,7 +40,7 @@ from anatune.measure.cpu.calibration.samples import ProbeTimes, Quantity
 from anatune.measure.cpu.calibration.tiles import RegisterTile, tile_depth
 from anatune.measure.cpu.calibration.together import Together, measure_together
 from anatune.measure.cpu.features import allow_tiles
-from anatune.measure.cpu.kernel import Library
+from anatune.measure.cpu.kernel import KernelLibrary
 from anatune.measure.run.cores import physical_cores, plan_cores
 from anatune.measure.run.timing import Timed, timed
 from anatune.untyped import tvm
@@ -290,7 +290,7 @@ class Machine:
 
     def _standard(self, artifact: CpuArtifact) -> Timed:
         """Return a standard probe with its own memory."""
-        return own_call(Library(artifact).main, [buffer.shape[0] for buffer in artifact.arguments])
+        return own_call(KernelLibrary(artifact).main, [buffer.shape[0] for buffer in artifact.arguments])
 
     def _bind(self, module: ProbeModule, probes: Sequence[Probe]) -> dict[str, Timed]:
         calls = {}

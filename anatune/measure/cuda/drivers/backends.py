@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from anatune.errors import DeviceError, MissingDependencyError
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
-from anatune.measure.cuda.drivers.driver_calls import Backend
+from anatune.measure.cuda.drivers.driver_calls import DriverBackend
 from anatune.measure.cuda.drivers.hip_python import HipPython
 from anatune.measure.cuda.drivers.pycuda_backend import PyCuda
 from anatune.named import resolve
@@ -14,12 +14,12 @@ from anatune.named import resolve
 NO_GPU = "no GPU can be used here: "
 WITHOUT_GPU = "plan, inspect, verify and export work without a GPU"
 
-BACKENDS: dict[str, Callable[[], Backend]] = {"pycuda": PyCuda, "cuda-bindings": CudaBindings}
+BACKENDS: dict[str, Callable[[], DriverBackend]] = {"pycuda": PyCuda, "cuda-bindings": CudaBindings}
 """Backends for NVIDIA GPUs in the order in which they are tried."""
-_OF_AMD: dict[str, Callable[[], Backend]] = {"hip-python": HipPython}
+_OF_AMD: dict[str, Callable[[], DriverBackend]] = {"hip-python": HipPython}
 
 
-def make_backend(name: str | None = None, arch: str = "") -> Backend:
+def make_backend(name: str | None = None, arch: str = "") -> DriverBackend:
     """Return the backend called `name`, or the result of ``module:function``; by default the first one that works.
 
     Parameters
@@ -33,7 +33,7 @@ def make_backend(name: str | None = None, arch: str = "") -> Backend:
         No backend works; the message says why, and what works without a GPU.
     """
     if name is not None and ":" in name:
-        backend: Backend = resolve(name)()
+        backend: DriverBackend = resolve(name)()
         return backend
     backends = _OF_AMD if arch.startswith("gfx") else BACKENDS
     if name is not None and name not in backends:

@@ -17,7 +17,7 @@ from anatune.errors import DeviceError, RunError
 Bytes = NDArray[np.uint8]
 Size = tuple[int, int, int]
 Handle = Any
-"""Whatever a driver's package gives for a module, a function, memory, an event."""
+"""The object of a driver's package for a module, a function, memory or an event."""
 
 
 class KernelFaultError(RunError):
@@ -55,10 +55,10 @@ _LOSSES = {
     "SYSTEM_NOT_READY": "system not yet initialized",
     "UNKNOWN": "unknown error",
 }
-"""Likewise: what says that the device is gone."""
+"""Names of errors after which the device is lost, with their meanings."""
 
 
-class Backend(Protocol):
+class DriverBackend(Protocol):
     """Driver calls on one device at a time; handles are whatever the package uses. Not safe to share between threads.
 
     All calls raise KernelFaultError, LostDeviceError or RunError, also for what an earlier launch did: launches return
@@ -146,7 +146,7 @@ class Backend(Protocol):
         """Wait until everything is done."""
 
 
-def arch_of_capability(backend: Backend, index: int) -> str:
+def arch_of_capability(backend: DriverBackend, index: int) -> str:
     """Return the architecture of an NVIDIA GPU."""
     major, minor = (backend.attribute(index, f"COMPUTE_CAPABILITY_{part}") for part in ("MAJOR", "MINOR"))
     return f"sm_{major}{minor}"

@@ -26,7 +26,7 @@ _RESULTS = {
     "LaunchTimeOut": "LAUNCH_TIMEOUT",
     "ECCNotCorrectable": "ECC_UNCORRECTABLE",
 }
-"""Likewise, of the results that `driver_calls.failure` looks for."""
+"""HIP's names of the errors that `driver_calls.failure` looks for, with CUDA's names."""
 
 
 class HipPython(Bindings):

@@ -31,7 +31,7 @@ from anatune.network.graph.nodes import Graph, Node
 from anatune.network.graph.passes.precision import WIDE
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
-from anatune.network.relax.building import Library
+from anatune.network.relax.building import ModelLibrary
 from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.ranges import Ranges
@@ -103,7 +103,7 @@ class Code(NamedTuple):
     planned: PlannedModel
     kernels: Mapping[Node, ModelKernel]
     weights: tuple[Weight, ...]
-    built: Library
+    built: ModelLibrary
 
 
 class ModelBuild(NamedTuple):

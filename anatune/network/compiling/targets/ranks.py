@@ -78,7 +78,7 @@ def divide_module(
     prefix, plan_words = ("", plan) if plan else _find_plan(module)
     rank_module = copy.deepcopy(module)
     sent: list[tuple[float, TorchSize]] = []
-    """For each exchange the number of times that its elements are sent, and the number of elements."""
+    """The exchanges: the number of times that the elements of each are sent, and the number of elements."""
 
     def record_reduce(_module: nn.Module, _inputs: object, output: TorchTensor) -> None:
         sent.append((2 * (ranks - 1) / ranks, math.prod(output.shape)))

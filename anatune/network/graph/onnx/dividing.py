@@ -17,7 +17,7 @@ from anatune.network.graph.onnx.call import DTYPES
 from anatune.network.graph.onnx.reading import OnnxReader, check_operators, describe_node, inline_bodies, list_reads
 from anatune.untyped import onnx
 
-__all__ = ["ForeignNode", "ModelPart", "divide"]
+__all__ = ["DividedPart", "ForeignNode", "divide"]
 
 _PRODUCTS = ("Attention", "Conv", "Einsum", "GRU", "Gemm", "LSTM", "MatMul", "QLinear", "RNN")
 """Prefixes of operators for which anatune has planned kernels; "Attention" may also be a suffix."""
@@ -37,7 +37,7 @@ class ForeignNode(NamedTuple):
     why: str
 
 
-class ModelPart(NamedTuple):
+class DividedPart(NamedTuple):
     """The nodes of a model that run together.
 
     Attributes
@@ -60,7 +60,7 @@ Infer: TypeAlias = "Callable[[onnx.ModelProto], Sequence[onnx.ValueInfoProto]]"
 """Takes a model of one node; returns its outputs (onnx.ValueInfoProto) with their types, as far as they are known."""
 
 
-def divide(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], name: str, infer: Infer) -> list[ModelPart]:
+def divide(model: onnx.ModelProto, shapes: Mapping[str, Sequence[int]], name: str, infer: Infer) -> list[DividedPart]:
     """Return the parts of a model in an order in which they can run, or no parts if all its nodes can be read.
 
     Parameters
@@ -211,7 +211,7 @@ class _Divider:
     def is_switch(self, first: int, second: int) -> bool:
         return (first in self.left) != (second in self.left)
 
-    def parts(self) -> list[ModelPart]:
+    def parts(self) -> list[DividedPart]:
         """Return the parts, in order."""
         indices = self.find_needed() if self.left else []
         while True:
@@ -230,7 +230,7 @@ class _Divider:
         names = [self.model.graph.node[index].op_type for index in groups[group]]
         return not any(name.startswith(_PRODUCTS) or name.endswith("Attention") for name in names)
 
-    def part(self, group: Sequence[int], indices: Sequence[int]) -> ModelPart:
+    def part(self, group: Sequence[int], indices: Sequence[int]) -> DividedPart:
         nodes = [self.model.graph.node[index] for index in group]
         outputs = [word for node in nodes for word in node.output if word]
         read = dict.fromkeys(word for index in group for word in self.reads[index] if word not in outputs)
@@ -241,7 +241,7 @@ class _Divider:
         makes = tuple(word for word in outputs if word in others)
         model = self.make_model(nodes, self.declare_all(list(read)), makes)
         left = tuple(ForeignNode(_describe(self.model.graph.node[i]), self.left[i]) for i in group if i in self.left)
-        return ModelPart(model, tuple(one.name for one in model.graph.input), makes, left)
+        return DividedPart(model, tuple(one.name for one in model.graph.input), makes, left)
 
 
 def _describe(node: onnx.NodeProto) -> str:

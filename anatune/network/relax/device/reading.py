@@ -40,7 +40,7 @@ _SIGNS = {"bitwise_and": "&", "bitwise_or": "|", "bitwise_xor": "^", "shift_left
 """TVM function -> operator of Triton."""
 
 
-def read_nest(name: str, nest: nests.LoopNest, buffers: Mapping[tirx.Var, int]) -> DeviceNest:
+def read_nest(name: str, nest: nests.RelaxNest, buffers: Mapping[tirx.Var, int]) -> DeviceNest:
     """Return a nest of a function with the name `name`.
 
     Parameters
@@ -57,7 +57,7 @@ def read_nest(name: str, nest: nests.LoopNest, buffers: Mapping[tirx.Var, int]) 
 
 
 class _NestReader:
-    def __init__(self, name: str, nest: nests.LoopNest, buffers: Mapping[tirx.Var, int]) -> None:
+    def __init__(self, name: str, nest: nests.RelaxNest, buffers: Mapping[tirx.Var, int]) -> None:
         from tvm.sym import Analyzer
 
         self.tvm = import_tvm()

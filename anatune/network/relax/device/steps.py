@@ -211,13 +211,13 @@ class _StepReader:
             units.append(NestStep(nest, memory, tuple(one for one in read if one is not wrote), (wrote,)))
         return units
 
-    def nest(self, name: str, statement: tirx.Stmt) -> nests.LoopNest:
+    def nest(self, name: str, statement: tirx.Stmt) -> nests.RelaxNest:
         nest = nest_in(self.tvm, statement) or self.scalar_nest(statement)
         if nest is None:
             raise _make_refusal(name)
         return nest
 
-    def scalar_nest(self, statement: tirx.Stmt) -> nests.LoopNest | None:
+    def scalar_nest(self, statement: tirx.Stmt) -> nests.RelaxNest | None:
         """Return a statement on tensors of one element as a nest; None if it is none."""
         tvm, body = self.tvm, statement
         if isinstance(statement, tvm.s_tir.SBlockRealize) and statement.block.init is None:
@@ -226,7 +226,7 @@ class _StepReader:
         if not isinstance(body, tvm.tirx.BufferStore):
             return None
         index = tvm.tirx.Var("i", "int64")
-        return nests.LoopNest([index], [tvm.tirx.const(1, "int64")], [False], body, None, (), frozenset(), frozenset())
+        return nests.RelaxNest([index], [tvm.tirx.const(1, "int64")], [False], body, None, (), frozenset(), frozenset())
 
 
 def _make_refusal(name: str) -> NoSourceError:

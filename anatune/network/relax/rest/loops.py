@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject
-from anatune.network.relax.rest.nests import FusedLoop, LoopNest, known_value, substitute
+from anatune.network.relax.rest.nests import FusedLoop, RelaxNest, known_value, substitute
 from anatune.network.relax.rest.sums import BLOCK, Totals, is_long
 
 __all__ = ["write_loops"]
@@ -48,7 +48,7 @@ class _Span(NamedTuple):
         return self.chains * self.lanes
 
 
-def write_loops(tvm: TvmObject, nest: LoopNest, threads: int, *, is_flat: bool = False) -> TvmObject:
+def write_loops(tvm: TvmObject, nest: RelaxNest, threads: int, *, is_flat: bool = False) -> TvmObject:
     """Return a nest as a statement of loops; if its iterations are known only at run time, it uses threads if they pay.
 
     Parameters
@@ -66,7 +66,7 @@ def write_loops(tvm: TvmObject, nest: LoopNest, threads: int, *, is_flat: bool =
 
 
 class _LoopWriter:
-    def __init__(self, tvm: TvmObject, nest: LoopNest, threads: int, is_flat: bool) -> None:
+    def __init__(self, tvm: TvmObject, nest: RelaxNest, threads: int, is_flat: bool) -> None:
         self.tvm, self.tirx, self.nest, self.is_flat = tvm, tvm.tirx, nest, is_flat
         self.names = itertools.count()
         self.spatial, self.reductions = nest.loops(reductions=False), nest.loops(reductions=True)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from anatune.codegen.compat import TvmObject
 
-__all__ = ["FusedLoop", "LoopNest", "NestAccess", "nest_of", "substitute"]
+__all__ = ["FusedLoop", "NestAccess", "RelaxNest", "nest_of", "substitute"]
 
 _SPATIAL, _REDUCTION = 0, 2
 """TVM's kinds of loops."""
@@ -44,7 +44,7 @@ class FusedLoop(NamedTuple):
 
 
 @dataclass(frozen=True)
-class LoopNest:
+class RelaxNest:
     """A block that reads and writes tensors element by element.
 
     Attributes
@@ -122,7 +122,7 @@ def substitute(root: TvmObject, values: Mapping[TvmObject, TvmObject], tvm: TvmO
     return tvm_ffi.structural_map(root, [(tvm.tirx.Var, lambda one: values.get(one, one))])
 
 
-def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> LoopNest | None:
+def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> RelaxNest | None:
     """Return a block as a nest; None if it is more than loops around loads, arithmetic and stores.
 
     Parameters
@@ -144,7 +144,7 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> L
     reader.read(body)
     if reader.is_more:
         return None
-    return LoopNest(
+    return RelaxNest(
         reader.variables,
         reader.extents,
         [kind == _REDUCTION for kind in kinds],

@@ -13,7 +13,7 @@ from anatune.codegen.compat import TVM_ERRORS, TvmObject, import_tvm, last_line
 from anatune.codegen.formulas import ELEMENTARY
 from anatune.network.relax.kernels import KERNEL, OPAQUE
 from anatune.network.relax.rest.loops import write_loops
-from anatune.network.relax.rest.nests import LoopNest, known_value, nest_of
+from anatune.network.relax.rest.nests import RelaxNest, known_value, nest_of
 
 __all__ = ["inline_blocks", "mark_gathers", "nest_in", "schedule_module", "statements"]
 
@@ -150,7 +150,7 @@ def _schedule_statement(tvm: TvmObject, statement: TvmObject, threads: int, *, i
     return statement if nest is None else write_loops(tvm, nest, threads, is_flat=is_flat)
 
 
-def nest_in(tvm: TvmObject, statement: TvmObject) -> LoopNest | None:
+def nest_in(tvm: TvmObject, statement: TvmObject) -> RelaxNest | None:
     """Return the nest of a statement; None if it is none."""
     loops, inner = [], statement
     while isinstance(inner, tvm.tirx.For):

@@ -74,7 +74,7 @@ class _Octave:
 
     @property
     def is_done(self) -> bool:
-        """Whether all macro choices have been bounded."""
+        """True if all macro choices have been bounded."""
         return self._slabs_bounded == self._tiles.num_slabs
 
     @property

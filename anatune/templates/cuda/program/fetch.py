@@ -142,7 +142,7 @@ class StagedTile(NamedTuple):
 
     @property
     def along_reduction(self) -> bool:
-        """Whether the elements that a thread reads at once belong to consecutive iterations of the reduction."""
+        """True if the elements that a thread reads at once belong to consecutive iterations of the reduction."""
         return self.load_level is not None and self.load_level[1] == "k2"
 
     def stride(self, axis: str) -> int:

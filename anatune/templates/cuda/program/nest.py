@@ -237,12 +237,12 @@ class CudaNest(KernelLayout):
 
     @cached_property
     def is_static(self) -> bool:
-        """Whether the register tile is indexed by constants only."""
+        """True if the register tile is indexed by constants only."""
         return {"vthread", "reg_inner"} <= self.unrolled_levels
 
     @cached_property
     def is_fused(self) -> bool:
-        """Whether the k1 and k2 loops of `last` are one loop: there is no register loop between them."""
+        """True if the k1 and k2 loops of `last` are one loop: there is no register loop between them."""
         return self.is_static and self._product(self.spatial, "reg_outer") == 1
 
     @cached_property
@@ -283,7 +283,7 @@ class CudaNest(KernelLayout):
 
     @cached_property
     def copies_through_registers(self) -> bool:
-        """Whether all tiles are loaded into registers before any is stored to shared memory, without cp.async.
+        """True if all tiles are loaded into registers before any is stored to shared memory, without cp.async.
 
         Otherwise each tile would be waited for: conditions on threads lie between the copies of two tiles, and a
         compiler moves no load across them. The registers must hold all elements beside the accumulators. With two
@@ -306,7 +306,7 @@ class CudaNest(KernelLayout):
 
     @cached_property
     def is_async(self) -> bool:
-        """Whether the staging pipeline uses cp.async."""
+        """True if the staging pipeline uses cp.async."""
         takes_largest = self.workload.body == "max"  # the neutral element of a maximum is not 0
         return (
             self.stages > 1

@@ -50,7 +50,7 @@ LINE = 128.0
 """Bytes of a line of L1. Source: [Jia18]. That L1 looks up one line in a cycle is assumed."""
 
 
-class _StepCycles(NamedTuple):
+class _ThinStepCycles(NamedTuple):
     """Cycles of one step of one block, by part."""
 
     fma: float
@@ -86,7 +86,7 @@ def _cache_lines(count: float, step: int, element: float) -> float:
 
 
 @jit_sequence
-def _step_cycles(point: Ints, block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> _StepCycles:
+def _step_cycles(point: Ints, block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> _ThinStepCycles:
     element = float(stream.element_bytes)
     words = stream.dots == 1 and block.load % 4 == 0 and block.small_load % 4 == 0
     products = float(block.products)
@@ -110,11 +110,11 @@ def _step_cycles(point: Ints, block: ThinBlock, sm_byte: float, stream: ThinStre
     num_bytes = _large_step_bytes(block, stream) + small_step_bytes
     compute = norm4(fma, issue, l1)
     memory = num_bytes * sm_byte
-    return _StepCycles(fma, issue, l1, compute, memory, norm4(compute, memory, 0.0), num_bytes)
+    return _ThinStepCycles(fma, issue, l1, compute, memory, norm4(compute, memory, 0.0), num_bytes)
 
 
 @jit_sequence
-def _lone_step_cycles(block: ThinBlock, step: _StepCycles, missing: float, stream: ThinStream, gpu: Gpu) -> float:
+def _lone_step_cycles(block: ThinBlock, step: _ThinStepCycles, missing: float, stream: ThinStream, gpu: Gpu) -> float:
     """Return the cycles of a step of a block that is alone on its SM; `missing` is the share of loads from DRAM."""
     warp_issue = step.issue / block.warps * gpu.issue_per_cycle  # one instruction a cycle
     chain = max(block.chain * gpu.fma_latency, warp_issue)

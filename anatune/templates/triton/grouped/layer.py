@@ -63,7 +63,7 @@ class ExpertLayer:
 
     @property
     def quantises(self) -> bool:
-        """Whether rows are quantised before each product."""
+        """True if rows are quantised before each product."""
         return DTYPES[self.dtype] == 1
 
 
@@ -84,7 +84,7 @@ class LayerScores:
 
     @property
     def is_legal(self) -> NDArray[np.bool_]:
-        """Whether the tile breaks no rule in either product."""
+        """True if the tile breaks no rule in either product."""
         legal: NDArray[np.bool_] = (self.up.resources.rule == 0) & (self.down.resources.rule == 0)
         return legal
 

@@ -134,7 +134,7 @@ class _Scaled(KernelModel):
     scaled: int
     kernel: Scaling | Served | None
     turns: ClassVar[bool] = True
-    """Whether the transposition of operands by old versions of Triton counts."""
+    """True if the transposition of operands by old versions of Triton counts."""
 
     @property
     def scaling(self) -> Scaling | None:

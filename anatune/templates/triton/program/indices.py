@@ -44,7 +44,7 @@ class Piece(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the piece is the whole index."""
+        """True if the piece is the whole index."""
         return self.below == 1 and self.is_outermost
 
     @property

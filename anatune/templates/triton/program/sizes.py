@@ -68,7 +68,7 @@ class TileSizes(NamedTuple):
 
     @property
     def is_ragged(self) -> bool:
-        """Whether some part has fewer steps than the others."""
+        """True if some part has fewer steps than the others."""
         return self.steps * self.split > self.tiles["k"]
 
     def constants(self, blocks: Mapping[str, int]) -> dict[str, int]:

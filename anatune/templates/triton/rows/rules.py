@@ -82,7 +82,7 @@ class RowShape(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Whether results need the whole row."""
+        """True if results need the whole row."""
         return self.body.passes > 1
 
 

@@ -40,7 +40,7 @@ def call(function, blocks):
 
 def test_gemm_probe_is_a_library_that_multiplies(host, tmp_path):
     from anatune.measure.cpu.blocks import ArgumentBlock
-    from anatune.measure.cpu.kernel import Library
+    from anatune.measure.cpu.kernel import KernelLibrary
 
     artifact = probes.compile_probe("gemm", host, tmp_path)
     assert artifact.facts["flop"] > 0
@@ -50,7 +50,7 @@ def test_gemm_probe_is_a_library_that_multiplies(host, tmp_path):
     for block in blocks[:2]:
         block.array[...] = rng.random(block.shape) - 0.5
     blocks[2].array[...] = np.nan
-    Library(artifact).main(*(block.tensor for block in blocks))
+    KernelLibrary(artifact).main(*(block.tensor for block in blocks))
     rows, width = (14 if host.compute.num_vector_registers >= 32 else 6), 2 * host.fp32_lanes
     a = blocks[0].array.reshape(probes.DEPTH, rows).astype(np.float64)
     b = blocks[1].array.reshape(-1, probes.DEPTH, width).astype(np.float64)

@@ -12,7 +12,7 @@ import anatune
 from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceError
 from anatune.measure.cpu.blocks import ArgumentBlock, tensor_of
 from anatune.measure.cpu.cold import check_cold, cold_bytes, level_of
-from anatune.measure.cpu.kernel import Kernel, Library, Prepared
+from anatune.measure.cpu.kernel import Kernel, KernelLibrary, PreparedCall
 from anatune.measure.run.correctness import array_dtype, expected, random_inputs, same_bytes
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
@@ -121,14 +121,14 @@ def test_random_calls_run_on_prepared_operands(kernel):
 
 def test_calls_take_copies_of_the_constants_in_turn(artifact):
     inputs, seen = random_inputs(WORKLOAD), []
-    library = Library(artifact)
+    library = KernelLibrary(artifact)
     main, library.main = (
         library.main,
         lambda *given: (seen.append([np.from_dlpack(one).ctypes.data for one in given]), main(*given)),
     )
     size = -(-inputs["B"].nbytes // 64) * 64
     memory = ArgumentBlock("uint8", (3 * size + 17,))
-    prepared = Prepared(artifact, library, inputs, guarded=True, constants=("B",), cold=memory)
+    prepared = PreparedCall(artifact, library, inputs, guarded=True, constants=("B",), cold=memory)
     want = expected(WORKLOAD, inputs)
     for _ in range(8):
         prepared.result.bytes[:] = 255
@@ -146,7 +146,7 @@ def test_constants_larger_than_the_memory_stay_where_they_are(artifact):
     inputs = random_inputs(WORKLOAD)
     memory = ArgumentBlock("uint8", (64,))
     memory.bytes[:] = 7
-    prepared = Prepared(artifact, Library(artifact), inputs, constants=("B",), cold=memory)
+    prepared = PreparedCall(artifact, KernelLibrary(artifact), inputs, constants=("B",), cold=memory)
     prepared.call()
     np.testing.assert_allclose(prepared.result.array, inputs["A"] @ inputs["B"], rtol=1e-5, atol=1e-5)
     assert (memory.bytes == 7).all()
