@@ -61,11 +61,11 @@ FAULTS = (
           "elif pairs[depth + 1] > 1:", "elif pairs[depth + 1] > 0:"),
     # -- model
     Fault("corrected_order", "model", ("correct",),
-          'np.argsort(self.times(found.points)[0], kind="stable")[:top_k]', "np.arange(len(found.points))[:top_k]"),
+          'np.argsort(self.times(ranking.points)[0], kind="stable")[:top_k]', "np.arange(len(ranking.points))[:top_k]"),
     Fault("bounds_cut_too_much", "model", ("ranking",),
           "slab_bounds <= self._best.limit_s)", "slab_bounds <= 0.97 * self._best.limit_s)"),
     Fault("support_outside_training", "model", ("residual", "correct"),
-          "self.options.share * each.mean(axis=0) * support", "self.share_ * each.mean(axis=0)"),
+          "self.options.share * outputs.mean(axis=0) * support", "self.share_ * outputs.mean(axis=0)"),
     Fault("share_kept", "model", ("subset",),
           "return math.ceil(float(keep) * num_legal)", "return math.floor(float(keep) * num_legal) or 1"),
     # -- codegen

@@ -31,43 +31,11 @@ from anatune.network.graph.operators import OPERATORS, apply_operator
 from anatune.network.graph.orders import pool_sizes
 
 __all__ = [
-    "RefusedError",
-    "arg_extreme",
-    "argsort",
-    "axis_indices",
-    "broadcast",
-    "cast",
-    "clamp_indices",
-    "concat",
-    "constant",
-    "convolution",
-    "cumulative",
-    "elementwise",
-    "flatten_indices",
-    "flip",
-    "gather",
-    "gather_rows",
-    "histogram",
-    "layer_norm",
-    "make_node",
-    "matmul",
-    "pad_tensor",
-    "permute",
-    "pool",
-    "reduce_axes",
-    "reshape",
-    "scatter",
-    "slice_axes",
-    "softmax",
-    "split",
-    "standardise",
-    "standardise_last",
-    "take_constant_slices",
-    "take_slices",
-    "top_indices",
-    "where",
-    "widen_to_float32",
-    "wrap_negative_indices",
+    "RefusedError", "arg_extreme", "argsort", "axis_indices", "broadcast", "cast", "clamp_indices", "concat",
+    "constant", "convolution", "cumulative", "elementwise", "flatten_indices", "flip", "gather", "gather_rows",
+    "histogram", "layer_norm", "make_node", "matmul", "pad_tensor", "permute", "pool", "reduce_axes", "reshape",
+    "scatter", "slice_axes", "softmax", "split", "standardise", "standardise_last", "take_constant_slices",
+    "take_slices", "top_indices", "where", "widen_to_float32", "wrap_negative_indices",
 ]  # fmt: skip
 
 _MOST_TOP = 64
@@ -435,12 +403,7 @@ def axis_indices(axis: int, rank: int, size: int) -> Value:
 def gather_rows(data: Value, indices: Sequence[Value]) -> Value:
     """Return the slices of a tensor at indices into its first dimensions.
 
-    Parameters
-    ----------
-    data : Value
-        Shape (the indexed dimensions, the other dimensions).
-    indices : sequence of Value
-        The indices into each dimension, int64 and in range. They are broadcast to the first dimensions of the result.
+    The indices into each dimension are int64 and in range. They are broadcast to the first dimensions of the result.
     """
     kind, count = tensor_type(data), len(indices)
     flat = reshape(data, (math.prod(kind.shape[:count]), *kind.shape[count:]))
@@ -449,10 +412,8 @@ def gather_rows(data: Value, indices: Sequence[Value]) -> Value:
 
 def flatten_indices(indices: Sequence[Value], sizes: Sequence[int]) -> Value:
     """Return indices into several dimensions as indices into a flat tensor."""
-    terms = [
-        elementwise("multiply", index, math.prod(sizes[number + 1 :])) if math.prod(sizes[number + 1 :]) != 1 else index
-        for number, index in enumerate(indices)
-    ]
+    steps = [math.prod(sizes[number + 1 :]) for number in range(len(indices))]
+    terms = [elementwise("multiply", i, step) if step != 1 else i for i, step in zip(indices, steps, strict=True)]
     return functools.reduce(lambda one, other: elementwise("add", one, other), terms)
 
 

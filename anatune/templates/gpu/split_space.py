@@ -4,8 +4,8 @@ A device that is full without a split needs none. Where the last wave would be m
 wave are split.
 
 A row of the list is (split, leftovers, atomic), see `anatune.templates.gpu.split`. With leftovers = 1 the whole tiles
-fill all complete rounds of one tile per multiprocessor, and only the remaining tiles are split. Source: [Stream-K]
-Sec. 5.2, data-parallel tiles and a remainder in stream-K order.
+fill all complete rounds of one tile per multiprocessor, and only the remaining tiles are split.
+Source: [Stream-K] Sec. 5.2, data-parallel tiles and a remainder in stream-K order.
 """
 
 from __future__ import annotations

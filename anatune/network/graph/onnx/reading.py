@@ -24,16 +24,8 @@ from anatune.network.graph.onnx.operators import DEFAULTS, OUTSIDE, READERS, UNU
 from anatune.untyped import onnx
 
 __all__ = [
-    "LEAVE",
-    "OnnxReader",
-    "check_operators",
-    "describe_node",
-    "graph_of_onnx",
-    "inline_bodies",
-    "inner_graphs",
-    "list_reads",
-    "onnx_dtype",
-    "sort_nodes",
+    "LEAVE", "OnnxReader", "check_operators", "describe_node", "graph_of_onnx", "inline_bodies", "inner_graphs",
+    "list_reads", "onnx_dtype", "sort_nodes",
 ]  # fmt: skip
 
 LEAVE = '--fallback onnxruntime (in Python fallback="onnxruntime") runs such nodes with onnxruntime'
