@@ -103,10 +103,10 @@ class DiskCache:
 
     def read(self, key: str) -> bytes | None:
         """Return the content stored under `key` (hexadecimal digits), or None if there is none or it is damaged."""
-        content = self.mapped(key)
+        content = self.open_mapped(key)
         return None if content is None else bytes(content)
 
-    def mapped(self, key: str) -> memoryview | None:
+    def open_mapped(self, key: str) -> memoryview | None:
         """Return the same as a memory-mapped view of the file, which stays valid when the entry is removed."""
         if self.folder is None:
             return None

@@ -130,7 +130,7 @@ class PretendedFleet:
         self._free = dict.fromkeys(setting.names, 0.0)
         self._due: list[tuple[float, int, Event]] = []
         self._numbers = itertools.count()
-        self._changed = threading.Condition()
+        self._find_change = threading.Condition()
         self._closed = False
         threading.Thread(target=self._tell, daemon=True).start()
 
@@ -165,21 +165,21 @@ class PretendedFleet:
 
     def close(self) -> None:
         """End the thread that tells."""
-        with self._changed:
+        with self._find_change:
             self._closed = True
-            self._changed.notify()
+            self._find_change.notify()
 
     def _after(self, seconds: float, event: Event) -> None:
-        with self._changed:
+        with self._find_change:
             heapq.heappush(self._due, (time.monotonic() + seconds, next(self._numbers), event))
-            self._changed.notify()
+            self._find_change.notify()
 
     def _tell(self) -> None:
-        with self._changed:
+        with self._find_change:
             while not self._closed:
                 left = self._due[0][0] - time.monotonic() if self._due else None
                 if left is None or left > 0.0:
-                    self._changed.wait(left)
+                    self._find_change.wait(left)
                     continue
                 event = heapq.heappop(self._due)[2]
                 self.events.put(event)

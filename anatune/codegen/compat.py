@@ -245,7 +245,7 @@ class DevicePart(NamedTuple):
     module: tvm.IRModule
     target: tvm.target.Target
 
-    def built(self) -> tvm.runtime.Module:
+    def compile_module(self) -> tvm.runtime.Module:
         """Compile the functions to a CUDA module of TVM; errors are TVM's."""
         return import_tvm().get_global_func("target.build.cuda")(self.module, self.target)
 
@@ -293,7 +293,7 @@ def generate_cuda_source(part: DevicePart) -> str:
         TVM refuses the functions; the message is the last line of TVM's.
     """
     try:
-        return str(part.built().inspect_source())
+        return str(part.compile_module().inspect_source())
     except TVM_ERRORS as error:
         raise BuildError(f"TVM cannot generate CUDA C: {last_line(error)}") from None
 

@@ -66,11 +66,11 @@ def with_formulas(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
     _register(tvm)
     needed: dict[str, Function] = {}
 
-    def called(call: ir.Call) -> ir.Expr:
+    def rewrite_call(call: ir.Call) -> ir.Expr:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         dtype, _, lanes = kind.partition("x")
         if dtype == "float64" and name in _COMPOSED:
-            return _map_calls(tvm, _COMPOSED[name](tvm, *call.args), called)
+            return _map_calls(tvm, _COMPOSED[name](tvm, *call.args), rewrite_call)
         is_known = (name in FORMULAS and dtype == "float32") or (name in _LIBRARY and dtype in _C_TYPE)
         is_known |= name in _WRAPPING and dtype in _WHOLE
         if not is_known or not (lanes or "1").isdigit():
@@ -82,7 +82,7 @@ def with_formulas(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule:
 
     def change(body: tirx.Stmt) -> tirx.Stmt:
         needed.clear()
-        body = _map_calls(tvm, body, called)
+        body = _map_calls(tvm, body, rewrite_call)
         if not needed:
             return body
         text = tvm.ir.StringImm(_join_functions(needed.values()))
@@ -97,16 +97,16 @@ def with_device_functions(tvm: ModuleType, module: tvm.IRModule) -> tvm.IRModule
     The approximation of the logarithm is wrong near 1, those of sine and cosine far from 0.
     """
 
-    def called(call: ir.Call) -> ir.Expr:
+    def rewrite_call(call: ir.Call) -> ir.Expr:
         name, kind = str(getattr(call.op, "name", "")).rpartition(".")[2], str(call.ty)
         if kind not in _C_TYPE:
             return call
         if name in _COMPOSED:
-            return _map_calls(tvm, _COMPOSED[name](tvm, *call.args), called)
+            return _map_calls(tvm, _COMPOSED[name](tvm, *call.args), rewrite_call)
         symbol = f"{name}{_C_TYPE[kind][1]}"
         return tvm.tirx.call_pure_extern(kind, symbol, *call.args) if name in _LIBRARY else call
 
-    return change_bodies(tvm, module, lambda body: _map_calls(tvm, body, called))
+    return change_bodies(tvm, module, lambda body: _map_calls(tvm, body, rewrite_call))
 
 
 def _map_calls(tvm: ModuleType, body: tvm.runtime.Object, called: Callable[..., ir.Expr]) -> tvm.runtime.Object:

@@ -377,11 +377,11 @@ class LlvmCode:
         """Return int32 values as float32, rounded to nearest even; other accumulators are returned unchanged."""
         return self.emit(f"sitofp {self.vector} {value} to <{self.lanes} x float>") if self.scalar == "i32" else value
 
-    def rounded(self, value: str) -> str:
+    def round_product(self, value: str) -> str:
         """Return a float32 product that is rounded before anything is added, because LLVM would fuse the two."""
         return self.call(self.vector, f"llvm.arithmetic.fence.v{self.lanes}f32", [(self.vector, value)])
 
-    def quantised(self, value: str, dtype: str, zero_point: int) -> str:
+    def quantise(self, value: str, dtype: str, zero_point: int) -> str:
         """Return float32 values rounded to integers (ties to even) plus `zero_point`, saturated to `dtype`, as int32.
 
         Values are clamped before they are rounded; the bounds are integers, so that the order does not matter.

@@ -85,7 +85,7 @@ class PruneRequest:
                 "supports all"
             )
 
-    def chosen(self, plain: Model, used: Model, count: int, express: Callable[[Points], Points]) -> Points | None:
+    def choose_few(self, plain: Model, used: Model, count: int, express: Callable[[Points], Points]) -> Points | None:
         """Return few points, best first, chosen as in `anatune.prune`; None if fewer than `count` can be expressed.
 
         Parameters

@@ -177,7 +177,7 @@ def _hardware_text(plan: Plan) -> str:
     if template.tensor_cores and plan.workload.multiplies:
         packed = plan.workload.is_kernel and dtype == "uint8"  # 4-bit floats, which units multiply as they are
         dtype = plan.workload.formats.partition(":")[0] if packed else dtype
-        multiplied = dtype if packed else template.multiplied(dtype, hardware)
+        multiplied = dtype if packed else template.multiplied_dtype(dtype, hardware)
         unit = f"{_TENSOR_DTYPE.get(multiplied, multiplied)} on tensor cores"
         unit += f", as which {dtype} is multiplied" if multiplied != dtype else ""
     threads = f", {units.threads(plan.threads)}" if plan.threads is not None else ""
@@ -272,15 +272,15 @@ def rejected_lines(plan: Plan) -> list[str]:
     Of several templates each rule of each of them has its own, and names the template.
     """
     if not plan.joined:
-        return _rejected(plan.rejected, plan.rules, plan.space_size, "")
+        return _rejected_lines(plan.rejected, plan.rules, plan.space_size, "")
     return [
         sentence
         for space in plan.joined
-        for sentence in _rejected(space.rejected, space.rules, space.size, f" of {space.template}")
+        for sentence in _rejected_lines(space.rejected, space.rules, space.size, f" of {space.template}")
     ]
 
 
-def _rejected(rejected: Mapping[str, int] | None, rules: Sequence[Rule], size: int, whose: str) -> list[str]:
+def _rejected_lines(rejected: Mapping[str, int] | None, rules: Sequence[Rule], size: int, whose: str) -> list[str]:
     by_id = {rule.id: rule for rule in rules}
     sentences = []
     for rule_id, number in (rejected or {}).items():

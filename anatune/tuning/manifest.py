@@ -91,7 +91,7 @@ class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the schedules, in the order of the plan."""
         return [schedule_of(entry.schedule, self.workload, self.hardware) for entry in self.entries]
 
-    def built(self) -> dict[str, Built]:
+    def read_results(self) -> dict[str, Built]:
         """Return the kernel or failure of each schedule, by its key."""
         built: dict[str, Built] = {}
         for schedule, entry in zip(self.schedules(), self.entries, strict=True):
@@ -293,7 +293,7 @@ def read_manifest(folder: str | Path) -> Manifest:
         if hashlib.sha256(bytes(file.manifest)).hexdigest() != file.sha256:
             raise RecordError(f"{path} is damaged: its contents do not match its digest; {again}")
         manifest = from_json(file.manifest, Manifest)
-        manifest.built()
+        manifest.read_results()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AssertionError, SpaceError) as error:
         raise RecordError(f"{path} is damaged, or is no manifest ({error}); {again}") from None
     where = path.resolve().parent

@@ -118,10 +118,10 @@ def read_best_record(
         leaders = recorded_leaders(store, workload, device, threads, 1, template=template, accuracy=accuracy)
         records_text = str(store.path)
 
-    def measured(models: Mapping[str, Model]) -> MeasuredSchedule | None:
+    def find_measured(models: Mapping[str, Model]) -> MeasuredSchedule | None:
         return _measured_schedule(leaders[0], records_text, device, models) if leaders else None
 
-    return measured
+    return find_measured
 
 
 def _measured_schedule(

@@ -288,7 +288,7 @@ def source_of_manifest(target: Target, manifest: Manifest) -> Source:
 
     fewest = dict.fromkeys(manifest.templates, float(manifest.workload.flop))
     schedules, predictions = manifest.schedules(), manifest.predictions()
-    measurer = functools.partial(ManifestMeasurer, built=manifest.built(), reference=manifest.reference)
+    measurer = functools.partial(ManifestMeasurer, built=manifest.read_results(), reference=manifest.reference)
     return Source(
         ManifestStrategy(schedules),
         schedules[0],

@@ -52,13 +52,13 @@ def cold_calls(schedule: Any, threads: int, least_bytes: int, folder: Path) -> l
     """Return calls of one kernel on operands of their own each, together at least `least_bytes` of weights."""
     from anatune.codegen.cpu.lower import build_schedule
     from anatune.measure.cpu.kernel import KernelLibrary, PreparedCall
-    from anatune.measure.run.correctness import expected, random_inputs
+    from anatune.measure.run.correctness import compute_expected, random_inputs
 
     artifact = build_schedule(schedule, folder, threads=threads)
     library = KernelLibrary(artifact)
     inputs = random_inputs(schedule.workload)
     first = PreparedCall(artifact, library, inputs, guarded=True)
-    answer = first.check(schedule.workload, expected(schedule.workload, inputs))
+    answer = first.check(schedule.workload, compute_expected(schedule.workload, inputs))
     if not answer.ok:
         raise SystemExit(f"bench.cpu.decode: {schedule.workload.describe()}: {answer.message}")
     copies = max(2, -(-least_bytes // schedule.workload.reads[1].num_bytes))

@@ -26,7 +26,7 @@ from anatune.measure.cuda.calibration.calibrate import GpuCalibration, calibrate
 from anatune.measure.cuda.driver import GpuBuffer, GpuDevice, KernelFaultError, open_device
 from anatune.measure.cuda.launching import LoadedKernel, load_kernel
 from anatune.measure.cuda.measurer import Built, build_schedules
-from anatune.measure.run.correctness import array_dtype, expected, random_inputs
+from anatune.measure.run.correctness import array_dtype, compute_expected, random_inputs
 from anatune.tuning.manifest import MANIFEST, Manifest, read_manifest
 from bench.cpu.tuned import best_after
 from bench.gpu.layers import template_of, workload_of
@@ -287,7 +287,7 @@ class RealSystem:
         """Take kernels from those built elsewhere; compile in builder processes what has to be compiled there."""
         manifest = self._manifest(layer, dtype)
         if manifest is not None:
-            self._made.update(manifest.built())
+            self._made.update(manifest.read_results())
         missing = [s for s in schedules.values() if s.key not in self._made and find_toolchain(s.template).APART]
         if not missing:
             return
@@ -315,10 +315,10 @@ def _reference(
 ) -> NDArray[np.float64]:
     """Return the result in float64, or those rows of it."""
     if rows is None:
-        return expected(workload_of(layer, dtype), inputs).result
+        return compute_expected(workload_of(layer, dtype), inputs).result
     assert isinstance(layer, Matmul)
     (left, a), (right, b) = inputs.items()
-    return expected(workload_of(replace(layer, m=len(rows)), dtype), {left: a[rows], right: b}).result
+    return compute_expected(workload_of(replace(layer, m=len(rows)), dtype), {left: a[rows], right: b}).result
 
 
 def entry_folder(layer: Layer, dtype: str) -> str:

@@ -21,8 +21,8 @@ import anatune
 from anatune.core.schedule import Schedule
 from anatune.errors import AnatuneError, RunError
 from anatune.measure.emulate.triton_interpreter import check_program
-from anatune.measure.run.correctness import expected, random_inputs
-from anatune.measure.run.rounding import operands_used
+from anatune.measure.run.correctness import compute_expected, random_inputs
+from anatune.measure.run.rounding import find_used_operands
 from anatune.templates import TRITON
 from anatune.templates.triton.program import TritonProgram
 from bench.gpu.scaled_points import DEVICES as SCALED_DEVICES
@@ -48,7 +48,7 @@ def _is_caught(schedule: Schedule, mutant: TritonProgram) -> bool:
     workload = schedule.workload
     for seed in (0, 1):
         inputs = random_inputs(workload, seed)
-        want = expected(workload, operands_used(schedule, inputs))
+        want = compute_expected(workload, find_used_operands(schedule, inputs))
         try:
             if not check_program(workload, mutant, inputs, want).ok:
                 return True

@@ -38,8 +38,8 @@ from anatune.core.workload.operators import (
 )
 from anatune.errors import AnatuneError, BuildError, RunError, SpaceError
 from anatune.measure.emulate.verify import check_kernel
-from anatune.measure.run.correctness import expected, random_inputs
-from anatune.measure.run.rounding import operands_used
+from anatune.measure.run.correctness import compute_expected, random_inputs
+from anatune.measure.run.rounding import find_used_operands
 from anatune.templates import CUDA, PIPELINED
 from anatune.templates.cuda.model.model import CudaModel
 from bench.gpu.awkward import awkward_workloads, covering_schedule, split_schedule
@@ -159,7 +159,7 @@ def _mutants(schedule: Schedule) -> Iterator[tuple[str, bool, str]]:
     """Yield (what, whether it was caught, how) of each mutant of one schedule's kernel."""
     workload = schedule.workload
     inputs = random_inputs(workload)
-    want = expected(workload, operands_used(schedule, inputs))
+    want = compute_expected(workload, find_used_operands(schedule, inputs))
     kernel = cuda_kernel(schedule)
     own = guard_mutants(schedule) if schedule.template in (CUDA.name, PIPELINED.name) else ()
     for what, mutant in itertools.chain(mutants(kernel, spare_barriers(schedule)), launch_mutants(kernel), own):

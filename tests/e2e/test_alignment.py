@@ -13,7 +13,7 @@ pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 pytestmark = pytest.mark.skipif(shutil.which("gcc") is None, reason="no C compiler: gcc places the stack")
 
 from anatune.export.cpu.write import write_c_library  # noqa: E402
-from anatune.measure.run.correctness import compare, expected, random_inputs  # noqa: E402
+from anatune.measure.run.correctness import compare, compute_expected, random_inputs  # noqa: E402
 
 HOST = anatune.hardware("host")
 PAGE = 4096
@@ -99,7 +99,7 @@ def test_results_do_not_depend_on_where_stack_and_buffers_lie(make, tmp_path, ca
     schedule = make()
     call = Call(schedule, tmp_path, call_at)
     first = call(0, (0, 0, 0))
-    want = expected(schedule.workload, call.inputs)
+    want = compute_expected(schedule.workload, call.inputs)
     assert compare(schedule.workload, first, want).ok
     for stack in range(0, PAGE, 16):
         assert call(stack, (0, 0, 0)).tobytes() == first.tobytes()

@@ -278,13 +278,13 @@ def test_the_expected_error_is_what_rounding_costs(dtype, template):
     from anatune.codegen.arithmetic import find_arithmetic
     from anatune.measure.run.correctness import random_inputs
     from anatune.measure.run.reference import reference
-    from anatune.measure.run.rounding import operands_used
+    from anatune.measure.run.rounding import find_used_operands
 
     workload = package.matmul(256, 256, 512, dtype=dtype)
     schedule = package.Schedule(workload, DEVICES["h200"], template, {})
     inputs = random_inputs(workload, 7)
     exact = reference(workload, inputs)
-    result = reference(workload, operands_used(schedule, inputs))
+    result = reference(workload, find_used_operands(schedule, inputs))
     if dtype != "float32":
         result = result.astype(next(iter(inputs.values())).dtype).astype(np.float64)
     error = np.sqrt(np.mean((result - exact) ** 2) / np.mean(exact**2))

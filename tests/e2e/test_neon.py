@@ -11,7 +11,7 @@ import pytest
 
 import anatune
 from anatune.core.schedule import Schedule
-from anatune.measure.run.correctness import array_dtype, compare, expected, random_inputs
+from anatune.measure.run.correctness import array_dtype, compare, compute_expected, random_inputs
 from tests.unit.codegen.cpu.test_lower import WORKLOADS
 
 pytest.importorskip("tvm")
@@ -204,7 +204,7 @@ def read(results, library: CLibrary):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_a_neon_kernel_computes_the_workload(answers, case):
     schedule, inputs, calls = answers[case]
-    want = expected(schedule.workload, inputs)
+    want = compute_expected(schedule.workload, inputs)
     assert calls
     for status, intact, result in calls:
         assert (status, intact) == (0, 1), schedule.describe()

@@ -27,7 +27,7 @@ from anatune.codegen import compat
 from anatune.codegen.cpu import lower as lowering
 from anatune.core.accuracy import error_of
 from anatune.measure.cpu.kernel import check_instructions
-from anatune.measure.run.correctness import compare, expected, random_inputs
+from anatune.measure.run.correctness import compare, compute_expected, random_inputs
 from tests.instructions import without_rounding
 from tests.machine import host
 from tests.unit.codegen.cpu.test_lower import run
@@ -134,7 +134,7 @@ def check(workload: Workload, hardware: CpuSpec, template: str = "cpu") -> None:
     seed = zlib.crc32(repr(workload).encode()) % 1000
     (schedule,) = anatune.space(workload, hardware, template=template).sample(1, seed=seed)
     inputs = random_inputs(workload, seed)
-    want = expected(workload, inputs).allowing(error_of(schedule))
+    want = compute_expected(workload, inputs).allowing(error_of(schedule))
     outcome = compare(workload, run(schedule, inputs, prepacked=bool(seed % 2)), want)
     assert outcome.ok, f"{outcome.message}\n{workload.describe()}\n{schedule.describe()}"
 

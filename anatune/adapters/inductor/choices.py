@@ -65,7 +65,7 @@ class _Judge:
             rounded: MatmulPruner(hw, keep, dtype=None if rounded else "float32") for rounded in (True, False)
         }
 
-    def kept(self, ours: Sequence[_TileChoice], call: Mapping[str, Argument], *, rounded: bool) -> list[_TileChoice]:
+    def select(self, ours: Sequence[_TileChoice], call: Mapping[str, Argument], *, rounded: bool) -> list[_TileChoice]:
         """Return the choices to keep, best first; `rounded` says whether float32 operands are rounded to tf32."""
         choice_by_id = {id(choice): choice for choice in ours}
         return [choice_by_id[id(found)] for found in self._pruner(call, rounded).early_config_prune(ours, dict(call))]
@@ -122,7 +122,7 @@ def choice_pruner(hw: GpuLike = AUTO, keep: float = 8) -> Callable[[Sequence[Arg
         call = _call(first.input_nodes[-2:], first.layout)
         if call is None:
             return list(choices)
-        kept = judge.kept(ours, call, rounded=first.info_dict().get("allow_tf32") != "False")
+        kept = judge.select(ours, call, rounded=first.info_dict().get("allow_tf32") != "False")
         left_out = _find_dropped(ours, kept)
         return [choice for index, choice in enumerate(choices) if index not in left_out]
 
@@ -168,7 +168,7 @@ def inductor_choices(hw: GpuLike = AUTO, keep: float = 4, library: str = "measur
         if call is None:
             return list(choices)
         rounded = choices[ours[0].index].extra_kwargs.get("ALLOW_TF32", True)
-        kept = judge.kept(ours, call, rounded=rounded)
+        kept = judge.select(ours, call, rounded=rounded)
         left_out = _find_dropped(ours, kept)
         behind = None if measured else judge.is_behind(kept[0], call, rounded=rounded)
         if behind is not None:

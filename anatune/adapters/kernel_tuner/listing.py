@@ -145,7 +145,7 @@ def _rank_configurations(request: PruneRequest, names: Names) -> tuple[list[Row]
     corrected_model = apply_correction(model, saved)
     if request.may_choose(subset.num_kept):
         express = functools.partial(_merge_levels, space=model.space)
-        chosen_points = request.chosen(model, corrected_model, wanted, express)
+        chosen_points = request.choose_few(model, corrected_model, wanted, express)
         if chosen_points is not None:
             return (
                 _rows(names, chosen_points, model.space),

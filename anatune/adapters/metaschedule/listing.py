@@ -102,7 +102,7 @@ def _choose_expressible(request: PruneRequest, plain: CudaModel, wanted: int) ->
         expressible: NDArray[np.int64] = points[np.array(flags, dtype=bool)]
         return expressible
 
-    points = request.chosen(plain, model, wanted, express)
+    points = request.choose_few(plain, model, wanted, express)
     if points is not None:
         yield from zip(map(plain.space.schedule_of, points), model.predictions(points), strict=True)
 

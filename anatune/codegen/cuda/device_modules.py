@@ -82,7 +82,7 @@ class Cubins:
         with self.building():
             self._given = cubin
             try:
-                return part.built()
+                return part.compile_module()
             except TVM_ERRORS as error:
                 raise BuildError(f"TVM cannot make a module of {cubin.name}: {last_line(error)}") from None
             finally:

@@ -52,25 +52,25 @@ def changes_of(hardware: HardwareSpec) -> list[Change]:
 def _guard(make: Callable[[float], HardwareSpec]) -> Callable[[float], HardwareSpec | None]:
     """Return a function that returns None if the changed numbers contradict each other or are implausible."""
 
-    def scaled(factor: float) -> HardwareSpec | None:
+    def scale(factor: float) -> HardwareSpec | None:
         try:
             return make(factor)
         except SpecError:
             return None
 
-    return scaled
+    return scale
 
 
 def _scale(hardware: HardwareSpec, group: str, *keys: str) -> Callable[[float], HardwareSpec | None]:
     """Return a function that multiplies some numbers of a group; bytes are rounded down."""
     before = getattr(hardware, group)
 
-    def scaled(factor: float) -> HardwareSpec:
+    def scale(factor: float) -> HardwareSpec:
         numbers = {key: getattr(before, key) * factor for key in keys}
         numbers = {key: int(number) if key.endswith("_bytes") else number for key, number in numbers.items()}
         return replace(hardware, **{group: replace(before, **numbers)})
 
-    return _guard(scaled)
+    return _guard(scale)
 
 
 def _gpu_changes(gpu: GpuSpec) -> list[Change]:

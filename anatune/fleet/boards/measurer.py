@@ -177,7 +177,7 @@ class BoardMeasurer(Measurer):
 
         return [runner(number) for number in range(self._boards)]
 
-    def _refused(self, runner: RunnerProcess, error: AnatuneError) -> None:
+    def _handle_refusal(self, runner: RunnerProcess, error: AnatuneError) -> None:
         assert isinstance(runner, BoardRunner)
         refused = "is refused" in str(error)
         self._gone.append(_state(runner, "refused" if refused else "lost", str(error)))

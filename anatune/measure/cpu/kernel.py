@@ -36,7 +36,7 @@ from anatune.measure.run.correctness import (
     Verification,
     check_runs,
     checked_operands,
-    expected,
+    compute_expected,
     random_inputs,
     same_bytes,
 )
@@ -166,9 +166,9 @@ class PreparedCall:
             self.call()
             return {workload.write.tensor: self.result.array}
 
-        return check_runs(workload, want.allowing(self._error), run, lambda: self._changed(kept))
+        return check_runs(workload, want.allowing(self._error), run, lambda: self._find_change(kept))
 
-    def _changed(self, kept: Mapping[str, NDArray[np.uint8]]) -> str:
+    def _find_change(self, kept: Mapping[str, NDArray[np.uint8]]) -> str:
         """Return which operand or guard zone the kernel changed; "" if none."""
         for name, block in self._blocks.items():
             if not block.intact:
@@ -343,7 +343,7 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
     except (BuildError, RunError) as error:
         return Verification(False, message=str(error))
     inputs = random_inputs(schedule.workload, seed)
-    want = expected(schedule.workload, inputs).allowing(error_of(schedule))
+    want = compute_expected(schedule.workload, inputs).allowing(error_of(schedule))
     try:
         answer = kernel.prepare(inputs, guarded=True).check(schedule.workload, want)
     except (RunError, RuntimeError, ValueError, TypeError) as error:  # TVM raises what its checks find

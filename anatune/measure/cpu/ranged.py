@@ -13,7 +13,7 @@ from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import BuildError, RunError, SpaceError
 from anatune.files import remove_folder_with, scratch_folder
 from anatune.measure.cpu.kernel import Constants, Kernel, check_instructions
-from anatune.measure.run.correctness import Array, Verification, expected, random_inputs
+from anatune.measure.run.correctness import Array, Verification, compute_expected, random_inputs
 from anatune.model.ranges.plan import RangePlan
 
 
@@ -83,7 +83,7 @@ class RangeKernel:
         dispatch, kernel = self.artifact.dispatch, self.at(extent)
         workload = make_ranged_workload(dispatch.schedules[0].workload, dispatch.axis, (extent,)).largest
         inputs = random_inputs(workload, seed)
-        want = expected(workload, inputs)
+        want = compute_expected(workload, inputs)
         answer = kernel.prepare(inputs, guarded=True).check(workload, want)
         return Verification(answer.ok, answer.max_rel_error, answer.message, want.tolerance)
 

@@ -15,7 +15,7 @@ from anatune.measure.cpu.kernel import KernelLibrary, PreparedCall
 from anatune.measure.energy import EnergyCounter, cpu_counter
 from anatune.measure.run.correctness import Correctness
 from anatune.measure.run.runner import Setting
-from anatune.measure.run.timing import Clock, Timed, beside, timed
+from anatune.measure.run.timing import Clock, Timed, beside, make_sampler
 from anatune.templates.cpu.microkernels import constant_tensors
 
 
@@ -45,7 +45,7 @@ class CpuSession:
         copies = [_reference_call(setting.reference, library) for _ in range(threads)]
         self._clock: Clock = time.thread_time if threads == 1 else time.perf_counter
         together = copies[0] if len(copies) == 1 else _Together(copies)
-        self.reference = beside(timed(together, self._clock), setting.protocol.reference_s)
+        self.reference = beside(make_sampler(together, self._clock), setting.protocol.reference_s)
 
     def begin(self) -> None:
         """Do nothing, because no state is kept between kernels."""
@@ -55,7 +55,7 @@ class CpuSession:
         prepared = PreparedCall(
             artifact, KernelLibrary(artifact), self._inputs, guarded=True, constants=self._constants, cold=self._cold
         )
-        return timed(prepared.call, self._clock), prepared.check(self.setting.workload, self._want)
+        return make_sampler(prepared.call, self._clock), prepared.check(self.setting.workload, self._want)
 
 
 def import_first() -> None:

@@ -16,7 +16,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.trial import Outcome
 from anatune.errors import BuildError, SpaceError, no_scratch
 from anatune.files import temporary_folder
-from anatune.measure.run.build_processes import INVALID_ERRORS, BuildJob, BuildProcesses, Limits, single_threaded
+from anatune.measure.run.build_processes import INVALID_ERRORS, BuildJob, BuildProcesses, Limits, limit_to_one_thread
 from anatune.measure.run.process import Worker, refusal
 from anatune.templates.triton.program.kernel import TritonKernel, TritonProgram
 
@@ -112,7 +112,7 @@ def compiled_kernels(
     """
     free: SimpleQueue[Worker] = SimpleQueue()
     processes = [
-        Worker("builder", environment=single_threaded(None), setup=(_SET_UP, {}), setup_s=_START_S)
+        Worker("builder", environment=limit_to_one_thread(None), setup=(_SET_UP, {}), setup_s=_START_S)
         for _ in range(max(1, min(workers, len(wanted))))
     ]
     for worker in processes:

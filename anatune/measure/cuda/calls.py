@@ -11,8 +11,8 @@ from anatune.measure.cuda.apart import facts_apart
 from anatune.measure.cuda.kernel import GpuKernel, build_gpu
 from anatune.measure.emulate.triton_interpreter import UNSEEN, check_program
 from anatune.measure.emulate.verify import check_kernel
-from anatune.measure.run.correctness import Verification, expected, random_inputs
-from anatune.measure.run.rounding import operands_used
+from anatune.measure.run.correctness import Verification, compute_expected, random_inputs
+from anatune.measure.run.rounding import find_used_operands
 from anatune.templates import get_template
 from anatune.templates.triton.program import TritonProgram
 
@@ -31,7 +31,7 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
     except BuildError as error:
         return Verification(False, message=str(error))
     inputs = random_inputs(workload, seed)
-    want = expected(workload, operands_used(schedule, inputs))
+    want = compute_expected(workload, find_used_operands(schedule, inputs))
     note = UNSEEN if kernel is None else ""
     try:
         if kernel is None:

@@ -21,8 +21,15 @@ from anatune.measure.cuda.kernel import first_device
 from anatune.measure.cuda.launching import bound_call, load_functions
 from anatune.measure.emulate.triton_interpreter import UNSEEN, check_program
 from anatune.measure.emulate.verify import check_kernel
-from anatune.measure.run.correctness import Array, Verification, array_dtype, checked_operands, expected, random_inputs
-from anatune.measure.run.rounding import operands_used
+from anatune.measure.run.correctness import (
+    Array,
+    Verification,
+    array_dtype,
+    checked_operands,
+    compute_expected,
+    random_inputs,
+)
+from anatune.measure.run.rounding import find_used_operands
 from anatune.model.ranges.plan import RangePlan
 from anatune.templates.triton.program.kernel import TritonProgram
 
@@ -44,7 +51,7 @@ def verify(plan: RangePlan, threads: int, seed: int) -> Verification:
         number = plan.program_of(extent)
         workload, kernel = plan.workload.at(extent), kernels[number]
         inputs = random_inputs(workload, seed)
-        want = expected(workload, operands_used(plan.programs[number].schedule, inputs))
+        want = compute_expected(workload, find_used_operands(plan.programs[number].schedule, inputs))
         try:
             if isinstance(kernel, TritonProgram):
                 note, answer = UNSEEN, check_program(workload, kernel.at(extent), inputs, want)

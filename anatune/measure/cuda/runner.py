@@ -102,7 +102,7 @@ class Operands:
             self._device.download(self._blocks[name], array, GUARD_BYTES)
         return self.results
 
-    def changed(self) -> str:
+    def find_change(self) -> str:
         """Return which operand or guard zone a kernel changed, and restore it; "" if none."""
         complaint = ""
         for name, size in self._sizes.items():
@@ -156,7 +156,7 @@ class GpuSession:
             self._flush = opened.allocate(_FLUSHED_CACHES * max(1 << 20, opened.attributes.get("L2_CACHE_SIZE", 0)))
         self._loaded: list[LoadedKernel] = []
         self._warm_up(_FIRST_WARM_UP_S)
-        self.reference = beside(self._timed(self._reference_call, None), setting.protocol.reference_s)
+        self.reference = beside(self._time_calls(self._reference_call, None), setting.protocol.reference_s)
 
     def begin(self) -> None:
         """Unload earlier kernels and let the clock rise."""
@@ -175,10 +175,10 @@ class GpuSession:
                 self._device.fill(loaded.workspace, GUARD_FILL)
             return operands.run(loaded.call, byte)
 
-        answer = check_runs(self.setting.workload, self._want.allowing(artifact.error), run, operands.changed)
-        return self._timed(loaded.call, self._flush), answer
+        answer = check_runs(self.setting.workload, self._want.allowing(artifact.error), run, operands.find_change)
+        return self._time_calls(loaded.call, self._flush), answer
 
-    def _timed(self, call: Callable[[], None], flush: GpuBuffer | None) -> Timed:
+    def _time_calls(self, call: Callable[[], None], flush: GpuBuffer | None) -> Timed:
         return timed_launches(self._device, call, flush=flush, busy=self._reference_call)
 
     def _warm_up(self, seconds: float) -> None:

@@ -269,7 +269,7 @@ def _patch_interpreter(interpreter: ModuleType) -> None:
     builder, handle, bits_of = interpreter.InterpreterBuilder, interpreter.TensorHandle, interpreter._get_np_dtype
     tf32 = interpreter._ir.INPUT_PRECISION.TF32
 
-    def wanted(pointers: Handle, mask: Handle) -> Array:
+    def expand_mask(pointers: Handle, mask: Handle) -> Array:
         # one condition for a whole tile arrives as an integer
         return np.broadcast_to(np.asarray(mask.data).astype(np.bool_), pointers.data.shape)
 
@@ -277,11 +277,11 @@ def _patch_interpreter(interpreter: ModuleType) -> None:
         kind = pointers.get_element_ty()
         kept = np.frombuffer(bytes([GUARD_FILL] * 8), bits_of(kind))[0] if other is None else other.data
         memory: _Memory = interpreter.anatune_memory
-        return handle(memory.load(pointers.data, wanted(pointers, mask), kept, bits_of(kind)), kind)
+        return handle(memory.load(pointers.data, expand_mask(pointers, mask), kept, bits_of(kind)), kind)
 
     def store(self: object, pointers: Handle, values: Handle, mask: Handle, *how: object) -> None:
         memory: _Memory = interpreter.anatune_memory
-        memory.store(pointers.data, np.broadcast_to(values.data, pointers.data.shape), wanted(pointers, mask))
+        memory.store(pointers.data, np.broadcast_to(values.data, pointers.data.shape), expand_mask(pointers, mask))
 
     def cast(self: object, source: Handle, kind: Handle, *how: object) -> object:
         kind = kind.scalar
@@ -304,12 +304,12 @@ def _patch_interpreter(interpreter: ModuleType) -> None:
     builder.cast_impl, builder.create_fp_to_fp, builder.create_dot = cast, cast, dot
     patch = interpreter._patch_lang_core
 
-    def patched(lang: Handle, *scope: Handle) -> None:
+    def patch_scope(lang: Handle, *scope: Handle) -> None:
         patch(lang, *scope)
         for name, numbers in (("range", _counter(interpreter)), ("static_range", _constants(language))):
             (scope[0].set_attr if scope else setattr)(lang, name, numbers)
 
-    interpreter._patch_lang_core = patched  # type: ignore[attr-defined]
+    interpreter._patch_lang_core = patch_scope  # type: ignore[attr-defined]
 
 
 def _numbers(bounds: tuple[object, ...]) -> range:

@@ -157,7 +157,7 @@ class BuildProcesses:
                 "builder",
                 memory_bytes=limits.memory_bytes,
                 cores=place,
-                environment={**single_threaded(environment), "TVM_NUM_THREADS": "1"},
+                environment={**limit_to_one_thread(environment), "TVM_NUM_THREADS": "1"},
                 setup=(setup, {}),
                 setup_s=limits.start_s,
             )
@@ -278,7 +278,7 @@ class BuildProcesses:
             worker.kill()
 
 
-def single_threaded(environment: Mapping[str, str] | None) -> dict[str, str]:
+def limit_to_one_thread(environment: Mapping[str, str] | None) -> dict[str, str]:
     """Return an environment in which the libraries that NumPy uses run with one thread."""
     return {**dict.fromkeys(_ONE_THREAD, "1"), **(environment or {})}
 

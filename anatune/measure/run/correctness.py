@@ -198,7 +198,7 @@ def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[
     return checked
 
 
-def expected(workload: Workload, inputs: Mapping[str, Array]) -> Expected:
+def compute_expected(workload: Workload, inputs: Mapping[str, Array]) -> Expected:
     """Return the float64 result with the scale and the largest allowed error of a correct kernel.
 
     The scale is the reference's largest magnitude, but at least the spread of one element for operands of mean zero,

@@ -33,12 +33,12 @@ def _layer_norm(workload: Workload, operands: Mapping[str, Values]) -> Values:
     return np.asarray(centred / scale * operands["weight"] + operands["bias"])
 
 
-def _added(workload: Workload, operands: Mapping[str, Values]) -> Values:
+def _add_residual(workload: Workload, operands: Mapping[str, Values]) -> Values:
     return operands["data"] + operands.get("residual", 0.0)
 
 
 def _rms_norm(workload: Workload, operands: Mapping[str, Values]) -> Values:
-    values = _added(workload, operands)
+    values = _add_residual(workload, operands)
     scale = np.sqrt(np.square(values).mean(axis=-1, keepdims=True) + EPSILON)
     return np.asarray(values / scale * operands["weight"])
 
@@ -282,7 +282,7 @@ IN_PARTS = (("grouped_matmul", "weight"),)
 """(body, tensor) of operands that are converted to float64 in parts (by expert), because they are large."""
 
 FURTHER_REFERENCES: dict[str, Callable[[Workload, Mapping[str, Values]], Values]] = {
-    "sum": _added,
+    "sum": _add_residual,
     "scales": _scales,
 }
 """Tensor of `Workload.further` -> function that computes it."""

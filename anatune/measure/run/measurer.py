@@ -18,9 +18,16 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import AnatuneError, DeviceError, RunError, no_scratch
 from anatune.files import scratch_folder
 from anatune.measure.place import Ask, WorkerState, asking, check_workload
-from anatune.measure.run.build_processes import SET_UP, BuildJob, BuildProcesses, KeptBuilds, Limits, single_threaded
+from anatune.measure.run.build_processes import (
+    SET_UP,
+    BuildJob,
+    BuildProcesses,
+    KeptBuilds,
+    Limits,
+    limit_to_one_thread,
+)
 from anatune.measure.run.cores import physical_cores, plan_cores
-from anatune.measure.run.correctness import Expected, expected, random_inputs
+from anatune.measure.run.correctness import Expected, compute_expected, random_inputs
 from anatune.measure.run.process import Worker, wait_for
 from anatune.measure.run.runner import Setting
 from anatune.measure.run.runner_process import RunnerProcess
@@ -167,7 +174,7 @@ class Measurer:
         """Return a runner process for each device, not started."""
         return [RunnerProcess(self._make_runner(environment), self.limits)]
 
-    def _refused(self, runner: RunnerProcess, error: AnatuneError) -> None:
+    def _handle_refusal(self, runner: RunnerProcess, error: AnatuneError) -> None:
         """Continue without a runner whose device cannot be used, or raise the error."""
         raise error
 
@@ -179,9 +186,9 @@ class Measurer:
         """Return the artifact of the reference kernel."""
         return builders.reference()
 
-    def _expected(self) -> Expected:
+    def _expected_result(self) -> Expected:
         """Return the expected result of kernels."""
-        return expected(self.workload, random_inputs(self.workload, self._seed))
+        return compute_expected(self.workload, random_inputs(self.workload, self._seed))
 
     # -- measuring ------------------------------------------------------------------------------------------------
 
@@ -216,7 +223,7 @@ class Measurer:
         """Start all processes; compute the expected result while they import TVM."""
         scratch = folder / "tmp"
         scratch.mkdir()
-        environment = single_threaded({"TMPDIR": str(scratch)})
+        environment = limit_to_one_thread({"TMPDIR": str(scratch)})
         self._builders = builders = self._make_builders(environment)
         self._runners = self._make_runners(environment)
         builders.start()
@@ -242,7 +249,7 @@ class Measurer:
 
     def _set_up(self, folder: Path, reference: Callable[[], object]) -> None:
         """Send the runners the expected result and the `reference` kernel."""
-        want = self._expected()
+        want = self._expected_result()
         path = folder / "expected.npy"
         np.save(path, want.result)
         self._built_reference = reference()
@@ -297,7 +304,7 @@ class Measurer:
             if not running:
                 builders.yield_cores(False)
             if running < len(self._runners):
-                while (job := self._next_done(jobs)) is not None:
+                while (job := self._next_job(jobs)) is not None:
                     jobs.remove(job)
                     assert job.measurement is not None
                     self._keep(job)
@@ -313,12 +320,12 @@ class Measurer:
                     return
             builders.begin(jobs)
             self._begin_runs(builders, jobs)
-            if self._next_done(jobs) is None or self._num_running() == len(self._runners):
+            if self._next_job(jobs) is None or self._num_running() == len(self._runners):
                 wait_for([*(runner.worker for runner in self._runners), *builders.workers], 1.0)
 
     def _give_up(self, runner: RunnerProcess, error: AnatuneError) -> None:
         """Continue without a runner; raise the error if it was the last one."""
-        self._refused(runner, error)
+        self._handle_refusal(runner, error)
         self._runners.remove(runner)
         runner.worker.kill()
         if not self._runners:
@@ -332,7 +339,7 @@ class Measurer:
         """Return whether results must be in the order of the schedules, which is so with one device."""
         return len(self._runners) < 2
 
-    def _next_done(self, jobs: Sequence[BuildJob]) -> BuildJob | None:
+    def _next_job(self, jobs: Sequence[BuildJob]) -> BuildJob | None:
         """Return the next job whose result can be yielded."""
         return next((job for job in jobs[: 1 if self._in_order else None] if job.measurement is not None), None)
 

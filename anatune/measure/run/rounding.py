@@ -20,7 +20,7 @@ def as_tf32(values: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.where(finite, rounded, bits).view(np.float32)
 
 
-def operands_used(schedule: Schedule, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def find_used_operands(schedule: Schedule, inputs: Mapping[str, Array]) -> dict[str, Array]:
     """Return the operands that the schedule's kernel multiplies: on tensor cores, float32 ones are rounded to tf32.
 
     A correct kernel agrees with the float64 result of these operands within the tolerance of the workload's dtype.

@@ -89,7 +89,7 @@ class Timings(NamedTuple):
         return [time_s / base for time_s, base in zip(self.times_s, self.reference_times_s, strict=True)]
 
 
-def timed(call: Callable[[], object], clock: Clock = time.perf_counter) -> Timed:
+def make_sampler(call: Callable[[], object], clock: Clock = time.perf_counter) -> Timed:
     """Return a function that samples `call`."""
 
     def run(count: int) -> float:

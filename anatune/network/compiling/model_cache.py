@@ -81,7 +81,7 @@ class ModelCache:
 
     def read(self) -> CompiledModel | None:
         """Return the model that an equal call compiled; None if there is none, or if it is damaged."""
-        content = None if self._key is None else self._disk.mapped(self._key)
+        content = None if self._key is None else self._disk.open_mapped(self._key)
         if content is None or len(content) < _LENGTHS.size:
             return None
         weights, library, _ = _LENGTHS.unpack(content[-_LENGTHS.size :])

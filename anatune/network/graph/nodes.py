@@ -112,7 +112,7 @@ class Constant(Value):
         self.array = np.asarray(array).view()
         self.array.flags.writeable = False
 
-    def converted(self, dtype: str) -> Constant:
+    def to_dtype(self, dtype: str) -> Constant:
         """Return the constant in another dtype."""
         type = TensorType(self.array.shape, dtype)
         return Constant(make_unknown(type) if is_unknown(self.array) else self.array.astype(dtype))

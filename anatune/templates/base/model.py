@@ -260,7 +260,7 @@ class AnalyticalModel(Model):
         """Name the quantities of a prediction, (num_points,) each."""
 
     @abstractmethod
-    def _shown(self, columns: Columns) -> Shown:
+    def _select_shown(self, columns: Columns) -> Shown:
         """Select the columns that a prediction shows."""
 
     @abstractmethod
@@ -311,7 +311,7 @@ class AnalyticalModel(Model):
         columns = self._columns(quantities, times)
         if compiled is None:
             columns |= self._estimates(np.atleast_2d(points), quantities)
-        shown = self._shown(columns)
+        shown = self._select_shown(columns)
         names = {*shown.parts, *shown.own_parts, *shown.features, *shown.resources}
         by_name = {name: columns[name].tolist() for name in names}
         over_bound = {level: values.tolist() for level, values in shown.over_bound.items()}

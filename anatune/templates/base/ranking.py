@@ -89,7 +89,7 @@ class BestPoints:
         if len(times) > 50 * self._top_k:  # sort few points: first drop those slower than the k-th time
             near = times <= self._last(times)
             points, times = points[near], times[near]
-        points, times = self._sorted(points, times)
+        points, times = self._sort_points(points, times)
         if self._distinct:
             first = mark_distinct_times(times)
             points, times = points[first], times[first]
@@ -127,7 +127,7 @@ class BestPoints:
         times = times[mark_distinct_times(times)]
         return float(times[self._top_k - 1]) if len(times) >= self._top_k else math.inf
 
-    def _sorted(self, points: Points, times: Floats) -> tuple[Points, Floats]:
+    def _sort_points(self, points: Points, times: Floats) -> tuple[Points, Floats]:
         """Return points in ranking order, each once."""
         points, first = np.unique(points, axis=0, return_index=True)  # also lexicographic order
         times = times[first]

@@ -185,13 +185,13 @@ class TemplateOf(ABC, Generic[Device]):
         """
         return 0.0
 
-    def multiplied(self, dtype: str, hardware: Device) -> str:
+    def multiplied_dtype(self, dtype: str, hardware: Device) -> str:
         """Return the dtype in which the kernels on a device multiply operands of `dtype`."""
         return dtype
 
     def peak_flop_per_s(self, dtype: str, hardware: Device) -> float:
         """Return the peak of the unit that multiplies operands of `dtype`, in the dtype in which it multiplies."""
-        return hardware.peak_flop_per_s(self.multiplied(dtype, hardware), tensor_cores=self.tensor_cores)
+        return hardware.peak_flop_per_s(self.multiplied_dtype(dtype, hardware), tensor_cores=self.tensor_cores)
 
     def reachable_share(self, hardware: Device) -> float:
         """Return the share of the theoretical peak of a device that compiled kernels of the template reach."""

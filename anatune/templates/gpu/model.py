@@ -144,7 +144,7 @@ class BaseGpuModel(ExhaustiveModel):
         }
         return columns | self._own_columns(out)
 
-    def _shown(self, columns: Columns) -> Shown:
+    def _select_shown(self, columns: Columns) -> Shown:
         over_bound = {level: columns[_LEVELS[level]] / bound for level, bound in self.io_bounds.items()}
         limiter = [_LIMITERS[code] for code in columns["limiter"].astype(np.int64).tolist()]
         return Shown(self.parts, FEATURES, self.resources, over_bound, limiter, self.own_parts)

@@ -177,7 +177,7 @@ class ScaledModel(ExhaustiveModel):
         columns["stream_share"] = quantities[3:6].max(axis=0) / time_s
         return columns
 
-    def _shown(self, columns: Columns) -> Shown:
+    def _select_shown(self, columns: Columns) -> Shown:
         resources = ("registers", "accumulators", "threads", "weight_bytes", "digit_bytes")
         return Shown(PARTS, ("product_share", "stream_share"), resources, {}, ["parallel_loop"] * len(columns["waves"]))
 

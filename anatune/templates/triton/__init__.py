@@ -69,7 +69,7 @@ class TritonTemplate(GpuTemplate):
         """Raise SpaceError if the template does not take the workload or the device."""
         return _family_of(workload).supports(workload, hardware)
 
-    def multiplied(self, dtype: str, hardware: GpuSpec) -> str:
+    def multiplied_dtype(self, dtype: str, hardware: GpuSpec) -> str:
         """Return the dtype to which operands are converted before matrix units multiply them, often their own."""
         if dtype == "uint8":  # 4-bit floats
             return "float8_e4m3fn"

@@ -96,7 +96,7 @@ class WinogradModel(ExhaustiveModel):
             columns[f"{level}_over_bound"] = np.maximum(1.0, columns[f"{level}_bytes"] / bound)
         return columns
 
-    def _shown(self, columns: Columns) -> Shown:
+    def _select_shown(self, columns: Columns) -> Shown:
         over_bound = {level: columns[f"{level}_over_bound"] for level in self.io_bounds}
         return Shown(PARTS, FEATURES, RESOURCES, over_bound, ["parallel_loop"] * len(columns["occupancy"]))
 

@@ -19,7 +19,7 @@ def instant(monkeypatch, tmp_path):
 
     def calibrate(*, minutes, progress):
         progress("one core", 0.5)
-        return module.finished(detected(), numbers(), {RegisterTile(14, 2, 1): 0.98}, {}, minutes, "today")
+        return module.finish_spec(detected(), numbers(), {RegisterTile(14, 2, 1): 0.98}, {}, minutes, "today")
 
     monkeypatch.setattr(module, "calibrate", calibrate)
     return tmp_path

@@ -10,7 +10,7 @@ from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.core.accuracy import error_of
 from anatune.errors import SpaceError
 from anatune.measure.emulate.verify import check_kernel
-from anatune.measure.run.correctness import array_dtype, compare, expected, random_inputs
+from anatune.measure.run.correctness import array_dtype, compare, compute_expected, random_inputs
 from tests.machine import host
 
 pytest.importorskip("tvm", reason="code generation needs apache-tvm")
@@ -53,7 +53,7 @@ def inputs_of(workload):
 def test_cpu_kernels(name):
     workload = WORKLOADS[name]
     inputs = inputs_of(workload)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     assert np.isnan(want.result).any()
     for schedule in anatune.space(workload, HOST).sample(3, seed=sum(map(ord, name))):
         outcome = compare(workload, run(schedule, inputs), want)
@@ -70,7 +70,7 @@ def test_gpu_kernels(name, template):
     except SpaceError as error:
         pytest.skip(str(error))
     inputs = inputs_of(workload)
-    want = expected(workload, inputs).allowing(error_of(schedule))
+    want = compute_expected(workload, inputs).allowing(error_of(schedule))
     outcome = check_kernel(workload, cuda_kernel(schedule), inputs, want)
     assert outcome.ok, f"{outcome.message}\n{schedule.describe()}"
 
@@ -81,7 +81,7 @@ def test_winograd_keeps_nan_in_its_rectifier():
     schedule = anatune.plan(workload, HOST, top_k=1, template="winograd").best
     inputs = inputs_of(workload)
     got = run(schedule, inputs)
-    want = expected(workload, inputs).result
+    want = compute_expected(workload, inputs).result
     assert not np.isfinite(got[~np.isfinite(want)]).any()
     assert np.isfinite(got).any()
 

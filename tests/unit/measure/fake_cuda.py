@@ -30,7 +30,7 @@ from anatune.errors import BuildError, SpaceError
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.cuda.measurer import GPU_ENTRIES
 from anatune.measure.emulate.emulator import EmulatedKernel, written_tensors
-from anatune.measure.run.correctness import array_dtype, expected
+from anatune.measure.run.correctness import array_dtype, compute_expected
 from anatune.templates.gpu.kernel import CudaKernel
 
 STATE = "FAKE_CUDA_STATE"
@@ -327,7 +327,7 @@ class FakeCuda:
 
     def compute(self, workload, arrays, views):
         operands = {access.tensor: arrays[access.tensor] for access in workload.operands}
-        want = expected(workload, operands)
+        want = compute_expected(workload, operands)
         arrays[workload.write.tensor][...] = want.result
         for tensor, wanted in want.further.items():
             arrays[tensor][...] = wanted.result

@@ -6,7 +6,7 @@ import numpy as np
 
 from anatune.codegen.cuda.memory_probes import CHASE_UNROLL, LINE_BYTES
 from anatune.errors import RunError
-from anatune.measure.cuda.calibration.probe_checks import _expected
+from anatune.measure.cuda.calibration.probe_checks import _compute_expected
 from anatune.measure.cuda.driver import GpuDevice
 
 CLOCK_HZ = 1.5e9
@@ -145,7 +145,7 @@ class FalseBackend:
             given = buffers["input"]
             if probe.kind == "chase_global":
                 given = given - np.uint64(addresses["input"])
-            found = _expected(probe, given, rounds, before).reshape(-1)
+            found = _compute_expected(probe, given, rounds, before).reshape(-1)
             buffers["result"][: found.size] = found
         seconds = self.seconds(probe, rounds) * (1.0 + self.noise * self.rng.standard_normal())
         self.now += seconds

@@ -152,11 +152,11 @@ def calibrate(
     numbers = numbers_of(hardware, samples, shared, together, work)
     names = dict(zip(tiles, (quantity.name for quantity in tile_quantities), strict=True))
     shares = {tile: work[name] / samples.steady_seconds(name) / (work["fma"] / fma_s) for tile, name in names.items()}
-    result = finished(hardware, numbers, shares, here.spill_ops, samples.quiet_share)
+    result = finish_spec(hardware, numbers, shares, here.spill_ops, samples.quiet_share)
     return replace(result, notes=(*result.notes, *here.left_out))
 
 
-def finished(
+def finish_spec(
     hardware: CpuSpec,
     numbers: Numbers,
     shares: Mapping[RegisterTile, float],

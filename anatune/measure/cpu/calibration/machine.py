@@ -42,7 +42,7 @@ from anatune.measure.cpu.calibration.together import Together, measure_together
 from anatune.measure.cpu.features import allow_tiles
 from anatune.measure.cpu.kernel import KernelLibrary
 from anatune.measure.run.cores import physical_cores, plan_cores
-from anatune.measure.run.timing import Timed, timed
+from anatune.measure.run.timing import Timed, make_sampler
 from anatune.untyped import tvm
 
 __all__ = ["CALL_DEPTHS", "CALL_TILE", "FOOTPRINT", "Machine", "beside_pool", "one_core", "own_call", "pointer_chain"]
@@ -355,7 +355,7 @@ def _random_blocks(sizes: Sequence[int]) -> list[ArgumentBlock]:
 
 
 def _time_function(function: Callable[..., object], tensors: Sequence[tvm.runtime.Tensor]) -> Timed:
-    return timed(lambda: function(*tensors))
+    return make_sampler(lambda: function(*tensors))
 
 
 def _sample(call: Timed, warm: Timed | None, runs: int = 1) -> Callable[[], float]:

@@ -77,12 +77,12 @@ def solve_core(
             _UNITS[-1],
         )
 
-    def filled(clock_hz: float) -> float:
+    def fill_share(clock_hz: float) -> float:
         return min(1.0, fma_per_s / (units(clock_hz) * clock_hz))
 
-    cycles, clock_hz = max((usual or {measured: integer_clock_hz}).items(), key=lambda entry: filled(entry[1]))
+    cycles, clock_hz = max((usual or {measured: integer_clock_hz}).items(), key=lambda entry: fill_share(entry[1]))
     number = units(clock_hz)
-    is_sure = filled(clock_hz) >= _CLEAR and fma_per_s <= _ABOVE * number * clock_hz
+    is_sure = fill_share(clock_hz) >= _CLEAR and fma_per_s <= _ABOVE * number * clock_hz
     return Core(number, max(clock_hz, fma_per_s / number), round(cycles, 1), is_sure)
 
 

@@ -98,7 +98,7 @@ class Samples:
 
     def seconds(self, name: str) -> float:
         """Return the median time of the quiet samples."""
-        return statistics.median(sample.seconds for sample in self._chosen(name))
+        return statistics.median(sample.seconds for sample in self._select_samples(name))
 
     def best_seconds(self, name: str) -> float:
         """Return the median of the best third of all times, for quantities of all cores."""
@@ -108,10 +108,10 @@ class Samples:
     def steady_seconds(self, name: str) -> float:
         """Return the time at the sustained clock: the median of quiet samples relative to the probes next to them."""
         return self.fma_s * statistics.median(
-            2.0 * sample.seconds / (sample.before.fma_s + sample.after.fma_s) for sample in self._chosen(name)
+            2.0 * sample.seconds / (sample.before.fma_s + sample.after.fma_s) for sample in self._select_samples(name)
         )
 
-    def _chosen(self, name: str) -> list[_Sample]:
+    def _select_samples(self, name: str) -> list[_Sample]:
         """Return the quiet samples, or those with the best probes if there are too few."""
         limits, taken = self._limits, self._taken[name]
         quiet = [sample for sample in taken if _is_quiet(sample, limits)]

@@ -133,7 +133,7 @@ def _compute(
         reachable_fraction=reachable,
         parallel_speedup=speedup,
         source=f"{source}; the rest {compute.source}",
-        unverified=_unverified(compute.unverified, unsure),
+        unverified=_list_unverified(compute.unverified, unsure),
     )
 
 
@@ -150,7 +150,7 @@ def _dram(dram: CpuDram, numbers: Numbers, source: str) -> CpuDram:
         core_bandwidth_bytes_per_s=_round(core_rate),
         latency_s=_round(numbers.latency_s["dram"]),
         source=source,
-        unverified=_unverified(dram.unverified, unsure),
+        unverified=_list_unverified(dram.unverified, unsure),
     )
 
 
@@ -189,7 +189,7 @@ def _instruction(name: str, numbers: Numbers, clock: float, source: str) -> DotI
         rate=snap(rate, [group * share for share in (0.25, 0.5, 1.0, 2.0)]) or round(rate, 2),
         latency_cycles=snap(latency, [*range(1, 20)]) or round(latency, 1),
         source=source,
-        unverified=_unverified((), unsure),
+        unverified=_list_unverified((), unsure),
     )
 
 
@@ -206,7 +206,7 @@ def _level(cache: CacheLevel, level: str, numbers: Numbers, clock: float, source
         bandwidth_bytes_per_cycle=round(numbers.fill_bytes_s[level] / clock, 1),
         latency_cycles=round(numbers.latency_s[level] * clock, 1),
         source=f"sizes as detected; {source}",
-        unverified=_unverified(
+        unverified=_list_unverified(
             cache.unverified,
             {
                 "bandwidth_bytes_per_cycle": f"{level}_load" in numbers.doubtful,
@@ -216,7 +216,7 @@ def _level(cache: CacheLevel, level: str, numbers: Numbers, clock: float, source
     )
 
 
-def _unverified(before: Sequence[str], unsure: Mapping[str, bool]) -> tuple[str, ...]:
+def _list_unverified(before: Sequence[str], unsure: Mapping[str, bool]) -> tuple[str, ...]:
     """Return the unverified keys: those that were not measured, and measured ones that are unsure."""
     kept = [key for key in before if key not in unsure]
     return (*kept, *(key for key, is_unsure in unsure.items() if is_unsure))

@@ -92,7 +92,7 @@ def check_result(probe: GpuProbe, given: Array, rounds: int, result: Array, *, b
     before : int
         Number of loads of a chase of global memory before the timed ones.
     """
-    expected = _expected(probe, given, rounds, before)
+    expected = _compute_expected(probe, given, rounds, before)
     if expected is None:
         return None
     wrong = np.flatnonzero(result.reshape(-1)[: expected.size] != expected.reshape(-1))
@@ -105,7 +105,7 @@ def check_result(probe: GpuProbe, given: Array, rounds: int, result: Array, *, b
     )
 
 
-def _expected(probe: GpuProbe, given: Array, rounds: int, before: int) -> Array | None:
+def _compute_expected(probe: GpuProbe, given: Array, rounds: int, before: int) -> Array | None:
     facts, kernel = probe.facts, probe.kernel
     if probe.kind == "multiply_add":
         return _multiply_add_result(probe, given, rounds * int(facts["steps"]))

@@ -48,7 +48,7 @@ class Bindings(ABC):
     def __init__(self, driver: ModuleType | None = None) -> None:
         if driver is None:
             try:
-                driver = self._imported()
+                driver = self._import_package()
             except (ImportError, AttributeError):
                 raise MissingDependencyError(
                     f"{self._vendor}'s Python package is not installed: pip install {self.name}"
@@ -63,7 +63,7 @@ class Bindings(ABC):
 
     @staticmethod
     @abstractmethod
-    def _imported() -> ModuleType:
+    def _import_package() -> ModuleType:
         """Import and return the package's module."""
 
     def _call(self, function: str, *arguments: object) -> Handle:

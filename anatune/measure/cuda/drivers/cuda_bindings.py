@@ -21,7 +21,7 @@ class CudaBindings(Bindings):
     _context: Handle = None
 
     @staticmethod
-    def _imported() -> ModuleType:
+    def _import_package() -> ModuleType:
         return importlib.import_module("cuda.bindings.driver")
 
     @staticmethod

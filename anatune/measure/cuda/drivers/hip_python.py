@@ -45,7 +45,7 @@ class HipPython(Bindings):
     _index = 0
 
     @staticmethod
-    def _imported() -> ModuleType:
+    def _import_package() -> ModuleType:
         module: ModuleType = importlib.import_module("hip").hip  # in newer ones a module of another package
         return module
 

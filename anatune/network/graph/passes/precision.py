@@ -76,7 +76,7 @@ def compute_in_float32(graph: Graph, state_inputs: Collection[int] = (), state_o
         if isinstance(argument, Scalar) and argument.dtype in HALVES:
             return argument._replace(dtype=WIDE)
         if argument not in replacements and isinstance(argument, Constant) and _is_half(argument):
-            replacements[argument] = argument.converted(WIDE)
+            replacements[argument] = argument.to_dtype(WIDE)
         return replacements.get(argument, argument)
 
     for node in nodes:

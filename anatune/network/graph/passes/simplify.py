@@ -38,15 +38,15 @@ def simplify(graph: Graph) -> Graph:
     results: dict[Hashable, Value] = {}
     constants: dict[Hashable, list[Constant]] = {}
 
-    def shared(argument: Argument) -> Argument:
+    def share_constant(argument: Argument) -> Argument:
         return _find_twin(argument, constants) if isinstance(argument, Constant) else argument
 
     def replace(node: Node) -> Value:
-        shared_node = node.of(map_argument(node.arguments, shared))
+        shared_node = node.of(map_argument(node.arguments, share_constant))
         key = _node_key(shared_node)
         if key not in results:
             new = _simplify_node(shared_node)
-            results[key] = results.setdefault(_node_key(new), new) if isinstance(new, Node) else shared(new)
+            results[key] = results.setdefault(_node_key(new), new) if isinstance(new, Node) else share_constant(new)
         return results[key]
 
     return rewrite_graph(graph, replace)

@@ -149,7 +149,7 @@ class CpuScoring(AnalyticalModel):
             columns[f"{name}_over_bound"] = columns[f"{name}_bytes"] / self.io_bounds[name]
         return columns
 
-    def _shown(self, columns: Columns) -> Shown:
+    def _select_shown(self, columns: Columns) -> Shown:
         levels = self._level_names
         features = ("fma_share", "register_reuse", "reduction_steps", *(f"intensity_{level}" for level in levels))
         over_bound = {level: columns[f"{level}_over_bound"] for level in levels}

@@ -110,9 +110,9 @@ def apply_step(code: LlvmCode, step: str, value: str, operand: str, result: Resu
     if step not in FACTOR_STEPS:
         return code, code.binary("add", value, operand)
     value, code = code.to_float(value), code.of("float32")
-    value = code.rounded(code.binary("mul", value, operand))
+    value = code.round_product(code.binary("mul", value, operand))
     if step == "requantize":
-        return code.of("int32"), code.quantised(value, result.dtype, result.zero_point)
+        return code.of("int32"), code.quantise(value, result.dtype, result.zero_point)
     return code, value
 
 

@@ -245,7 +245,7 @@ class _PointsWithin(BestPoints):
         if not self._found:
             return self.points, self.times
         points, times = zip(*self._found, strict=True)
-        return self._sorted(np.concatenate(points), np.concatenate(times))
+        return self._sort_points(np.concatenate(points), np.concatenate(times))
 
 
 def points_within(model: CudaScoring, limit_s: float, watch: Watch) -> tuple[Points, Floats]:

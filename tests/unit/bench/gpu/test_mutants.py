@@ -10,7 +10,7 @@ from anatune.core.schedule import Schedule
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.emulate.verify import check_kernel
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.correctness import compute_expected, random_inputs
 from bench.gpu import verify
 from bench.gpu.mutants import mutants, spare_barriers
 
@@ -45,7 +45,7 @@ def test_spare_barriers_order_nothing(name):
     schedule = Schedule(workload, anatune.hardware("rtx3090"), template, tiles, 0, vector, options).check()
     assert spare_barriers(schedule) == spare
     kernel, inputs = cuda_kernel(schedule), random_inputs(workload)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     found = {}
     for what, mutant in mutants(kernel):
         if what.startswith("barrier"):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.correctness import compute_expected, random_inputs
 from bench.gpu import rivals as rivals_gpu
 from bench.gpu import timing
 from bench.gpu.layers import LAYERS, workload_of
@@ -30,7 +30,7 @@ def test_rivals_compute_the_layer(name, dtype):
     layer, notes = LAYERS[name], []
     workload = workload_of(layer, dtype)
     inputs = random_inputs(workload, 0)
-    want = expected(workload, inputs).result
+    want = compute_expected(workload, inputs).result
     methods = rivals_gpu.Rivals("cpu").methods(layer, dtype, inputs, notes)
     assert {method.split(":")[0] for method in methods} == {"torch"}
     for method, read in methods.values():
@@ -44,7 +44,7 @@ def test_rows_of_a_product_are_read():
     pytest.importorskip("torch")
     layer, rows = LAYERS["M0"], np.array([0, 3, 511])
     inputs = random_inputs(workload_of(layer, "int8"), 0)
-    whole = expected(workload_of(layer, "int8"), inputs).result
+    whole = compute_expected(workload_of(layer, "int8"), inputs).result
     ((_, read),) = rivals_gpu.Rivals("cpu").methods(layer, "int8", inputs, [], rows).values()
     assert (read() == whole[rows]).all()
 

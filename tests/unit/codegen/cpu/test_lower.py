@@ -12,7 +12,7 @@ tvm = pytest.importorskip("tvm", reason="code generation needs apache-tvm")
 
 from anatune.codegen.compat import compile_module  # noqa: E402
 from anatune.codegen.cpu.lower import assembly_facts, build_schedule, lower  # noqa: E402
-from anatune.measure.run.correctness import array_dtype, compare, expected, random_inputs  # noqa: E402
+from anatune.measure.run.correctness import array_dtype, compare, compute_expected, random_inputs  # noqa: E402
 from tests.wording import refuses  # noqa: E402
 
 HOST = anatune.hardware("host")
@@ -135,7 +135,7 @@ def run(schedule, inputs, *, threads=1, prepacked=True):
 
 def check(schedule, **options):
     inputs = random_inputs(schedule.workload, 0)
-    outcome = compare(schedule.workload, run(schedule, inputs, **options), expected(schedule.workload, inputs))
+    outcome = compare(schedule.workload, run(schedule, inputs, **options), compute_expected(schedule.workload, inputs))
     assert outcome.ok, f"{outcome.message}\n{schedule.describe()}"
 
 

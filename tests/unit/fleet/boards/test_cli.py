@@ -31,7 +31,7 @@ def board(monkeypatch, tmp_path):
         return told
 
     def calibrate_board(tracker, key, minutes):
-        found = module.finished(spec, numbers(), {RegisterTile(14, 2, 1): 0.98}, {}, minutes, "today")
+        found = module.finish_spec(spec, numbers(), {RegisterTile(14, 2, 1): 0.98}, {}, minutes, "today")
         return CalibratedBoard(told, found)
 
     monkeypatch.setattr(asking, "ask_board", ask_board)

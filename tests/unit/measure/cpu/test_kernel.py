@@ -13,7 +13,7 @@ from anatune.errors import DeviceError, MissingDependencyError, RunError, SpaceE
 from anatune.measure.cpu.blocks import ArgumentBlock, tensor_of
 from anatune.measure.cpu.cold import check_cold, cold_bytes, level_of
 from anatune.measure.cpu.kernel import Kernel, KernelLibrary, PreparedCall
-from anatune.measure.run.correctness import array_dtype, expected, random_inputs, same_bytes
+from anatune.measure.run.correctness import array_dtype, compute_expected, random_inputs, same_bytes
 from anatune.tuning.places.local import LocalPlace
 from anatune.tuning.settings import TuningSettings
 from anatune.tuning.target import target_of
@@ -129,7 +129,7 @@ def test_calls_take_copies_of_the_constants_in_turn(artifact):
     size = -(-inputs["B"].nbytes // 64) * 64
     memory = ArgumentBlock("uint8", (3 * size + 17,))
     prepared = PreparedCall(artifact, library, inputs, guarded=True, constants=("B",), cold=memory)
-    want = expected(WORKLOAD, inputs)
+    want = compute_expected(WORKLOAD, inputs)
     for _ in range(8):
         prepared.result.bytes[:] = 255
         prepared.call()
@@ -188,7 +188,7 @@ def test_the_folder_goes_with_the_kernel(tmp_path):
 def test_a_check_finds_what_a_kernel_does_wrong(fault, message, tmp_path):
     inputs = random_inputs(WORKLOAD)
     kernel = Kernel(WORKLOAD, compile_matmul(WORKLOAD, tmp_path, fault))
-    answer = kernel.prepare(inputs, guarded=True).check(WORKLOAD, expected(WORKLOAD, inputs))
+    answer = kernel.prepare(inputs, guarded=True).check(WORKLOAD, compute_expected(WORKLOAD, inputs))
     assert answer.ok == (fault == "")
     assert re.search(message, answer.message)
 

@@ -14,7 +14,7 @@ from anatune.measure.cuda import kernel as gpu_kernel
 from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.emulate.emulator import compiler
-from anatune.measure.run.correctness import compare_all, expected, random_inputs
+from anatune.measure.run.correctness import compare_all, compute_expected, random_inputs
 from tests.unit.measure.fake_cuda import FakeCuda, build_emulated, build_triton
 from tests.wording import refuses
 
@@ -44,7 +44,7 @@ def test_a_kernel_is_called_on_arrays(device):
     kernel = gpu_kernel.build_gpu(schedule(), device)
     inputs = random_inputs(WORKLOAD, 1)
     assert kernel.operands == tuple(inputs)
-    want = expected(WORKLOAD, inputs)
+    want = compute_expected(WORKLOAD, inputs)
     result = kernel(*inputs.values())
     assert np.abs(result - want.result).max() <= want.tolerance * want.scale
     kernel.random_call(2)()
@@ -65,7 +65,7 @@ def test_a_kernel_of_several_launches_with_a_workspace(device, options):
     assert len(kernel.artifact.launches) == 2
     for seed in (1, 2):
         inputs = random_inputs(workload, seed)
-        want = expected(workload, inputs)
+        want = compute_expected(workload, inputs)
         assert np.abs(kernel(*inputs.values()) - want.result).max() <= want.tolerance * want.scale
     memory, own = len(device._backend._driver.memory), kernel.artifact.workspace is not None
     assert own != ("atomic" in options)
@@ -81,7 +81,7 @@ def test_all_results_are_returned_and_checked(device, tmp_path):
     values, scales = kernel.results(*inputs.values()).values()
     assert (kernel(*inputs.values()) == values).all()
     assert (values.shape, values.dtype, scales.shape, scales.dtype) == ((4, 64), np.int8, (4,), np.float32)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     assert compare_all(workload, {"output": values, "scales": scales}, want).ok
     assert "scales[0] is 0" in compare_all(workload, {"output": values, "scales": 0 * scales}, want).message
     with refuses(RunError):

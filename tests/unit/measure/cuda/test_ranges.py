@@ -20,7 +20,7 @@ from anatune.measure.cuda.driver import open_device
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.emulate.triton_interpreter import UNSEEN
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.correctness import compute_expected, random_inputs
 from anatune.model.ranges.plan import Interval, RangePlan, RangeProgram
 from tests.unit.measure.fake_cuda import FakeCuda, image_of
 from tests.wording import refuses
@@ -147,7 +147,7 @@ def test_a_built_range_is_called_on_arrays_of_any_extent(device):
     for extent in (45, 3, 8, 22, 1):
         workload = plan.workload.at(extent)
         inputs = random_inputs(workload, extent)
-        want = expected(workload, inputs)
+        want = compute_expected(workload, inputs)
         result = kernel(*inputs.values())
         assert result.shape == (extent, 24)
         assert np.abs(result - want.result).max() <= want.tolerance * want.scale

@@ -14,7 +14,7 @@ from anatune.core.workload.nest import Workload
 from anatune.emit.buffer import Buffer
 from anatune.errors import RunError
 from anatune.measure.emulate.triton_interpreter import UNSEEN, check_program, interpret
-from anatune.measure.run.correctness import Array, expected, random_inputs
+from anatune.measure.run.correctness import Array, compute_expected, random_inputs
 from anatune.templates.triton.program import TritonKernel, TritonProgram, triton_program
 from bench.gpu.triton_mutants import mutants
 from bench.gpu.triton_points import random_schedule
@@ -163,7 +163,7 @@ def test_faults_put_into_sources_are_found(workload: Workload, options: dict[str
     space = anatune.space(workload, anatune.hardware("h100"), template="triton")
     schedule = space.schedule({"m": 16, "n": 16, "k": 32}, **options)
     inputs = random_inputs(workload)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     kinds = dict(mutants(triton_program(schedule)))  # one of each kind
     assert len(kinds) >= 7
     for what, mutant in kinds.items():

@@ -18,7 +18,7 @@ from anatune.errors import MissingDependencyError, RunError, SpaceError
 from anatune.measure.emulate import verify as verify_gpu
 from anatune.measure.emulate.emulator import ALL_BLOCKS, compiler
 from anatune.measure.emulate.verify import check_kernel, spread_blocks
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.correctness import compute_expected, random_inputs
 from anatune.templates.cuda.model.model import CudaModel
 from anatune.templates.gpu.ranged import Ranged
 from anatune.templates.gpu.split import SPLIT
@@ -105,7 +105,7 @@ def test_one_kernel_computes_every_extent_of_a_range(name, axis):
     for extent in {multiple, most, *near}:
         workload = family.at(extent)
         inputs = random_inputs(workload)
-        answer = check_kernel(workload, kernel.at(extent), inputs, expected(workload, inputs))
+        answer = check_kernel(workload, kernel.at(extent), inputs, compute_expected(workload, inputs))
         assert answer.ok, (schedule.describe(), extent, answer.message)
 
 
@@ -120,7 +120,7 @@ def test_parts_of_sums_for_a_range(axis, options):
     for extent in (12, 13, 25, family.extents[-1]):
         workload = family.at(extent)
         inputs = random_inputs(workload)
-        answer = check_kernel(workload, kernel.at(extent), inputs, expected(workload, inputs))
+        answer = check_kernel(workload, kernel.at(extent), inputs, compute_expected(workload, inputs))
         assert answer.ok, (extent, answer.message)
 
 
@@ -144,7 +144,7 @@ def test_pipelines():
     assert waits
     for mutant in waits:
         with refuses(RunError):
-            check_kernel(schedule.workload, mutant, inputs, expected(schedule.workload, inputs))
+            check_kernel(schedule.workload, mutant, inputs, compute_expected(schedule.workload, inputs))
 
 
 @pytest.mark.parametrize("name", ["matmul epilogue", "conv2d stride padding", "max_pool2d"])
@@ -152,7 +152,7 @@ def test_mutants_are_caught(name):
     workload = WORKLOADS[name]
     kernel = cuda_kernel(point(workload, seed=3))
     inputs = random_inputs(workload)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     made = 0
     for what, mutant in mutants(kernel):
         made += 1
@@ -187,7 +187,7 @@ GUARDED = {"i": (3, 1, 4, 1, 2), "j": (2, 2, 4, 1, 2), "k": (4, 2, 4)}
 def test_faulty_guards_and_parts_are_caught(workload, tiles, template, options, kinds):
     schedule = Schedule(workload, anatune.hardware("a100"), template, tiles, 64, {}, options).check()
     inputs = random_inputs(workload)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     kernel = cuda_kernel(schedule)
     assert check_kernel(workload, kernel, inputs, want).ok
     made = set()
@@ -212,7 +212,7 @@ def test_orders_that_disagree_are_a_fault(monkeypatch):
     inputs = random_inputs(workload)
     mutant = msgspec.structs.replace(kernel, source=spoilt)
     monkeypatch.setattr(verify_gpu, "_TRACED_FLOP", 1.0)
-    answer = check_kernel(workload, mutant, inputs, expected(workload, inputs))
+    answer = check_kernel(workload, mutant, inputs, compute_expected(workload, inputs))
     assert not answer.ok
     assert "C[0, 0] is 0 instead of" in answer.message
     assert answer.message.endswith("when threads run in descending order")
@@ -222,7 +222,7 @@ def test_what_is_wrong_is_said():
     workload = WORKLOADS["matmul"]
     kernel = cuda_kernel(point(workload, 1))
     inputs = random_inputs(workload)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     nothing = msgspec.structs.replace(kernel, source=kernel.source.replace("C_ptr[", "if (threadIdx.x > 9999) C_ptr["))
     if nothing.source != kernel.source:
         assert "is NaN or was never written" in check_kernel(workload, nothing, inputs, want).message

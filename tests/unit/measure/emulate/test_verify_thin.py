@@ -14,7 +14,7 @@ from anatune.codegen.cuda.lower import cuda_kernel
 from anatune.errors import MissingDependencyError, RunError
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.emulate.verify import check_kernel
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.correctness import compute_expected, random_inputs
 from anatune.templates.thin.model import ThinModel
 from bench.gpu.thin import thin_workloads
 from tests.naive_gpu import gpu
@@ -57,7 +57,7 @@ def test_one_below_and_one_above_a_tile(extent):
 def found(workload, kernel, old, new):
     """Whether a kernel is right, and wrong with another text."""
     inputs = random_inputs(workload, 0)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     assert check_kernel(workload, kernel, inputs, want).ok
     assert old in kernel.source
     wrong = msgspec.structs.replace(kernel, source=kernel.source.replace(old, new))

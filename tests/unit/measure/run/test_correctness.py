@@ -11,7 +11,7 @@ from anatune.core.workload.nest import Access, Axis, Term, Workload
 from anatune.core.workload.operators import CONSTRUCTORS
 from anatune.errors import RunError
 from anatune.measure.run import correctness
-from anatune.measure.run.correctness import array_dtype, compare, expected, fill_bytes, random_inputs
+from anatune.measure.run.correctness import array_dtype, compare, compute_expected, fill_bytes, random_inputs
 from anatune.measure.run.reference import reference
 from tests.naive_workload import convolve, evaluate
 from tests.wording import refuses
@@ -119,7 +119,7 @@ def test_inputs_are_reproducible_and_have_the_workloads_dtypes():
 def test_a_sequential_sum_in_the_accumulators_dtype_is_within_tolerance(dtype, depth):
     workload = anatune.matmul(8, 24, depth, dtype=dtype)
     inputs = random_inputs(workload)
-    answer = compare(workload, scaled_sum(workload, inputs), expected(workload, inputs))
+    answer = compare(workload, scaled_sum(workload, inputs), compute_expected(workload, inputs))
     assert answer.ok
     assert answer.message == ""
 
@@ -145,7 +145,7 @@ def scaled_sum(workload, inputs):
 def test_scaled_products_of_8_bits_are_checked(word, depth):
     workload = anatune.matmul(8, 24, depth, dtype=word, epilogue=("scale", "bias"))
     inputs = random_inputs(workload)
-    want, made = expected(workload, inputs), scaled_sum(workload, inputs)
+    want, made = compute_expected(workload, inputs), scaled_sum(workload, inputs)
     assert compare(workload, made, want).ok
     assert 0.1 < np.std(want.result) < 10  # which float16 holds
     unscaled = scaled_sum(workload, inputs | {"scale": np.roll(inputs["scale"], 1)})
@@ -156,7 +156,7 @@ def test_a_scaled_sum_that_cancels_is_no_error():
     workload = anatune.matmul(1, 1, 2, dtype="float8_e4m3fn:float32", epilogue=("scale",))
     one = array_dtype("float8_e4m3fn").type(1)
     inputs = {"A": np.array([[one, one]]), "B": np.array([[one], [-one]]), "scale": np.array([8.0], np.float32)}
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     assert want.result == 0.0
     assert want.scale == pytest.approx(8 * math.sqrt(2))
 
@@ -187,14 +187,14 @@ def test_one_missing_product_is_found(depth):
     inputs = random_inputs(workload)
     left = inputs["A"].astype(np.float64)
     left[:, -1] = 0
-    answer = compare(workload, (left @ inputs["B"]).astype(np.float32), expected(workload, inputs))
+    answer = compare(workload, (left @ inputs["B"]).astype(np.float32), compute_expected(workload, inputs))
     assert not answer.ok
     assert "elements are wrong" in answer.message
 
 
 def test_the_message_names_the_first_wrong_element():
     workload = anatune.matmul(4, 6, 8)
-    want = expected(workload, random_inputs(workload))
+    want = compute_expected(workload, random_inputs(workload))
     result = want.result.astype(np.float32)
     result[2, 3] += 1
     answer = compare(workload, result, want)
@@ -214,18 +214,18 @@ def test_cancellation_does_not_shrink_the_scale():
     inputs = random_inputs(workload)
     inputs["A"][:] = -np.abs(inputs["A"])
     inputs["B"][:] = np.abs(inputs["B"])
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     assert want.result.item() == 0
     assert want.scale > 1
 
 
 def test_integers_and_copies_must_be_exact_and_means_of_integers_may_round():
     whole = anatune.matmul(3, 3, 3, dtype="int8")
-    want = expected(whole, random_inputs(whole))
+    want = compute_expected(whole, random_inputs(whole))
     assert compare(whole, want.result.astype(np.int32), want).ok
     assert not compare(whole, want.result.astype(np.int32) + np.eye(3, dtype=np.int32), want).ok
     pool = anatune.avg_pool2d(n=1, c=1, h=4, w=4, r=3, s=3, dtype="int8")
-    want = expected(pool, random_inputs(pool))
+    want = compute_expected(pool, random_inputs(pool))
     for rounding in (np.floor, np.ceil, np.trunc):
         assert compare(pool, rounding(want.result).astype(np.int32), want).ok
     assert not compare(pool, (np.floor(want.result) - 1).astype(np.int32), want).ok
@@ -262,7 +262,7 @@ def test_the_allowed_error_grows_with_the_root_of_the_sum():
 def test_nan_and_infinities_have_to_stand_where_they_should():
     workload = anatune.elementwise((2, 3), "copy")
     data = np.array([[np.nan, np.inf, -np.inf], [1.0, 2.0, 3.0]], np.float32)
-    want = expected(workload, {workload.reads[0].tensor: data})
+    want = compute_expected(workload, {workload.reads[0].tensor: data})
     assert want.scale == 3.0
     assert compare(workload, data, want).ok
     for place, value in (((0, 0), 0.0), ((0, 1), -np.inf), ((0, 1), 9e9), ((0, 2), np.nan), ((1, 0), np.nan)):

@@ -10,7 +10,7 @@ import pytest
 
 import anatune
 from anatune.core.workload.operators.attention import attention
-from anatune.measure.run.correctness import Array, expected, random_inputs
+from anatune.measure.run.correctness import Array, compute_expected, random_inputs
 from anatune.measure.run.reference import reference
 
 Operands = dict[str, Array]
@@ -70,7 +70,7 @@ def of_group(group: int) -> Callable[[Operands, int, int], float]:
 def test_results_are_those_of_plain_python(text: str, element: Callable[..., float]) -> None:
     workload = anatune.parse_workload(text)
     inputs = random_inputs(workload, 3)
-    result = expected(workload, inputs).result
+    result = compute_expected(workload, inputs).result
     wanted = np.array([element(inputs, *place) for place in np.ndindex(result.shape)]).reshape(result.shape)
     np.testing.assert_allclose(result, wanted, rtol=1e-9)
 
@@ -78,11 +78,13 @@ def test_results_are_those_of_plain_python(text: str, element: Callable[..., flo
 def test_further_results_have_their_own_reference() -> None:
     workload = anatune.quantise_rows(2, 6, "float32:int8")
     data = random_inputs(workload, 3)
-    np.testing.assert_allclose(expected(workload, data).further["scales"].result, abs(data["data"]).max(1) / 127.0)
+    np.testing.assert_allclose(
+        compute_expected(workload, data).further["scales"].result, abs(data["data"]).max(1) / 127.0
+    )
     added = anatune.add_rms_norm(2, 6)
     data = random_inputs(added, 3)
     sums = data["data"].astype(np.float64) + data["residual"]
-    np.testing.assert_allclose(expected(added, data).further["sum"].result, sums)
+    np.testing.assert_allclose(compute_expected(added, data).further["sum"].result, sums)
 
 
 def _naive(inputs: dict[str, np.ndarray], shared: int, first: int, window: int, causal: bool) -> np.ndarray:  # type: ignore[type-arg]
@@ -169,7 +171,7 @@ def test_products_with_scales_are_those_of_plain_python(words: str) -> None:
     pytest.importorskip("ml_dtypes")
     workload = anatune.parse_workload(f"scaled_matmul 2x130x160 {words}")
     inputs, dtype = random_inputs(workload, 3), str(workload.attribute["dtype"])
-    result = expected(workload, inputs).result
+    result = compute_expected(workload, inputs).result
     for i, j in ((0, 0), (1, 127), (0, 128), (1, 129)):
         wanted = sum(scaled(inputs, dtype, i, (j,), k, 160) for k in range(160))
         assert result[i, j] == pytest.approx(wanted, rel=1e-9, abs=1e-12)
@@ -181,7 +183,7 @@ def test_rows_are_multiplied_with_the_weights_of_their_expert(words: str) -> Non
     given = words if "dtype" in words else f"--dtype nvfp4 {words}"
     workload = anatune.parse_workload(f"grouped_matmul 4x3x2x3x64 {given}")
     own, inputs = workload.attribute, random_inputs(workload, 3)
-    result = expected(workload, inputs).result
+    result = compute_expected(workload, inputs).result
     first = 0
     for expert, end in enumerate(inputs["ends"]):
         for row in inputs["order"][first:end]:

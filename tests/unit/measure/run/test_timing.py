@@ -3,7 +3,7 @@ import math
 import numpy as np
 import pytest
 
-from anatune.measure.run.timing import TimingProtocol, alternate, beside, paired_test, sample_candidate, timed
+from anatune.measure.run.timing import TimingProtocol, alternate, beside, make_sampler, paired_test, sample_candidate
 
 PROTOCOL = TimingProtocol()
 
@@ -26,7 +26,7 @@ class Machine:
             self.runs[name] = self.runs.get(name, 0) + 1
             self.now += seconds * self.drift(self.now) * math.exp(self.noise * self.rng.standard_normal())
 
-        return timed(call, self.clock)
+        return make_sampler(call, self.clock)
 
     def reference(self, seconds=0.0005):
         return beside(self.kernel(seconds, "reference"), PROTOCOL.reference_s)

@@ -13,7 +13,7 @@ from anatune.core.workload.operators import avg_pool2d, max_pool2d, reduction
 from anatune.errors import BuildError, MissingDependencyError, RunError
 from anatune.measure.emulate.emulator import compiler
 from anatune.measure.emulate.verify import check_kernel
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.correctness import compute_expected, random_inputs
 from anatune.templates.cuda.program.nest import program_key
 from anatune.templates.gpu.kernel import CudaKernel
 from anatune.templates.gpu.splitting import StepRange
@@ -136,7 +136,7 @@ def answer_of(kernel, workload=MATMUL):
     """Return what the emulator complains about, "" if nothing."""
     inputs = random_inputs(workload, 1)
     try:
-        return check_kernel(workload, kernel, inputs, expected(workload, inputs)).message
+        return check_kernel(workload, kernel, inputs, compute_expected(workload, inputs)).message
     except RunError as error:
         return str(error)
 

@@ -54,7 +54,7 @@ def test_sums_of_small_floats_leave_hoppers_tensor_cores() -> None:
     ],
 )
 def test_emulated_types_are_named(device: str, dtype: str, multiplied: str) -> None:
-    assert TRITON.multiplied(dtype, anatune.hardware(device)) == multiplied
+    assert TRITON.multiplied_dtype(dtype, anatune.hardware(device)) == multiplied
 
 
 def test_types_that_a_device_does_not_multiply_are_one_line() -> None:

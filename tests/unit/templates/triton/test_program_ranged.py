@@ -16,8 +16,8 @@ from anatune.core.workload.ranges import make_ranged_workload
 from anatune.core.workload.text import parse_workload
 from anatune.errors import RunError, SpaceError, WorkloadError
 from anatune.measure.emulate.triton_interpreter import check_program
-from anatune.measure.run.correctness import expected, random_inputs
-from anatune.measure.run.rounding import operands_used
+from anatune.measure.run.correctness import compute_expected, random_inputs
+from anatune.measure.run.rounding import find_used_operands
 from anatune.templates import TRITON
 from anatune.templates.gpu.ranged import Growth, Ranged
 from bench.gpu.triton_points import random_schedule
@@ -44,7 +44,7 @@ def check(schedule: Schedule, of_range: Ranged, extents: set[int]) -> None:
     for extent in sorted(filter(of_range.has, extents)):
         workload = many.at(extent)
         inputs = random_inputs(workload, extent)
-        want = expected(workload, operands_used(schedule, inputs))
+        want = compute_expected(workload, find_used_operands(schedule, inputs))
         answer = check_program(workload, program.at(extent), inputs, want)
         assert answer.ok, f"{of_range} at {extent}: {answer.message}\n{program.source}"
 

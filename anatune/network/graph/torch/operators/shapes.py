@@ -138,7 +138,7 @@ def _diagonal(call: TorchCall) -> Value:
     return pick(call["self"], np.diagonal(_flat_indices(call["self"]), call["offset"], call["dim1"], call["dim2"]))
 
 
-def _as_strided(call: TorchCall) -> Value:
+def _strided_view(call: TorchCall) -> Value:
     """Return a strided view of a contiguous tensor."""
     indices = np.full((), call["storage_offset"] or 0)
     for size, stride in zip(call["size"], call["stride"], strict=True):
@@ -234,8 +234,8 @@ _RESHAPED = dict.fromkeys(("_reshape_copy", "squeeze", "unsqueeze", "view", "vie
 READERS: dict[str, Convert] = {
     **_PERMUTED,
     **_RESHAPED,
-    "as_strided": _as_strided,
-    "as_strided_copy": _as_strided,
+    "as_strided": _strided_view,
+    "as_strided_copy": _strided_view,
     "cat": _cat,
     "col2im": _fold,
     "constant_pad_nd": _pad,

@@ -10,7 +10,7 @@ from anatune.core.hardware.files import hardware, load_spec_file, spec_to_toml
 from anatune.errors import RunError
 from anatune.measure.cpu.calibration import calibrate as module
 from anatune.measure.cpu.calibration import machine as machine_module
-from anatune.measure.cpu.calibration.calibrate import finished
+from anatune.measure.cpu.calibration.calibrate import finish_spec
 from anatune.measure.cpu.calibration.numbers import Numbers
 from anatune.measure.cpu.calibration.samples import ProbeTimes, Quantity, Samples, sample_quantities, snap
 from anatune.measure.cpu.calibration.spec import calibrated_spec
@@ -317,7 +317,7 @@ def test_agreement():
 
 def test_finished_keeps_all_tiles_and_judges_both_sets():
     shares = {tile: (0.95 if fits_registers(tile, detected()) else 0.5) for tile in candidate_tiles(detected())}
-    result = finished(detected(), numbers(), shares, {}, 0.9, "today")
+    result = finish_spec(detected(), numbers(), shares, {}, 0.9, "today")
     assert len(result.tiles) == len(shares)
     assert (
         result.fitting.num_good == result.agreement.num_good == sum(fits_registers(tile, detected()) for tile in shares)
@@ -328,17 +328,17 @@ def test_finished_keeps_all_tiles_and_judges_both_sets():
 
 def test_good_tiles_are_classes_of_the_spec(tmp_path):
     shares = {RegisterTile(rows, 2, 1): share for rows, share in ((1, 0.4), (8, 0.9712), (9, 0.98), (16, 0.5))}
-    spec = finished(detected(), numbers(), shares | {RegisterTile(24, 1, 8): 0.97}, {}, 0.9, "today").spec
+    spec = finish_spec(detected(), numbers(), shares | {RegisterTile(24, 1, 8): 0.97}, {}, 0.9, "today").spec
     table = spec.microkernels
     assert table.classes == {(2, 1): {8: 0.97, 9: 0.98}, (1, 8): {24: 0.97}}
     assert (table.source, table.unverified, table.least_share) == ("anatune hw calibrate, today", (), LEAST_SHARE)
     (tmp_path / "host.toml").write_text(spec_to_toml(spec))
     assert load_spec_file(tmp_path / "host.toml") == spec
     few = numbers(doubtful=frozenset({"tile_8_2_1"}))
-    assert finished(detected(), few, shares, {}, 0.9, "today").spec.microkernels.unverified == ("tiles",)
+    assert finish_spec(detected(), few, shares, {}, 0.9, "today").spec.microkernels.unverified == ("tiles",)
     rest = numbers(doubtful=frozenset({"tile_16_2_1"}))
-    assert finished(detected(), rest, shares, {}, 0.9, "today").spec.microkernels.unverified == ()
-    assert finished(spec, numbers(), {RegisterTile(1, 1, 1): 0.2}, {}, 0.9, "today").spec.microkernels is None
+    assert finish_spec(detected(), rest, shares, {}, 0.9, "today").spec.microkernels.unverified == ()
+    assert finish_spec(spec, numbers(), {RegisterTile(1, 1, 1): 0.2}, {}, 0.9, "today").spec.microkernels is None
 
 
 # ---- the present machine ---------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.core.workload.operators.attention import strided_attention
 from anatune.measure.emulate.triton_interpreter import check_program
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.correctness import compute_expected, random_inputs
 from anatune.templates.triton import TRITON
 from anatune.templates.triton.attention.space import AttentionSpace
 
@@ -43,7 +43,7 @@ def test_results_are_those_of_float64(sizes, more, tile, options) -> None:  # ty
     workload = anatune.attention(*sizes, **more)
     inputs = random_inputs(workload, seed=3)
     program = TRITON.program(schedule_of(workload, *tile, **options))
-    comparison = check_program(workload, program, inputs, expected(workload, inputs))
+    comparison = check_program(workload, program, inputs, compute_expected(workload, inputs))
     assert comparison.ok, comparison.message
 
 
@@ -66,7 +66,7 @@ def test_operands_may_lie_in_any_order(sizes, causal, strides, tile, options, se
     schedule = schedule_of(workload, *tile, **options)
     assert "descriptors" not in schedule.options
     inputs = random_inputs(workload, seed=seed or 3)
-    comparison = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
+    comparison = check_program(workload, TRITON.program(schedule), inputs, compute_expected(workload, inputs))
     assert comparison.ok, comparison.message
     assert Schedule.from_json(schedule.to_json()) == schedule
 
@@ -106,7 +106,7 @@ def test_pages_of_a_pool_and_sequences_of_their_own_lengths(sizes, more, strides
     inputs = random_inputs(workload, seed=seed or 3)
     if seed == 1:
         inputs["lengths"][:2] = 0, sizes[4] + 3  # none, and more than there are places for
-    comparison = check_program(workload, TRITON.program(schedule), inputs, expected(workload, inputs))
+    comparison = check_program(workload, TRITON.program(schedule), inputs, compute_expected(workload, inputs))
     assert comparison.ok, comparison.message
     assert Schedule.from_json(schedule.to_json()) == schedule
 
@@ -119,7 +119,7 @@ def test_windows_behind_all_keys_are_empty() -> None:
     inputs = random_inputs(workload, seed=1)
     inputs["lengths"][:] = 43, 44  # the last query, and the last two, see no key
     comparison = check_program(
-        workload, TRITON.program(schedule_of(workload, 16, 16)), inputs, expected(workload, inputs)
+        workload, TRITON.program(schedule_of(workload, 16, 16)), inputs, compute_expected(workload, inputs)
     )
     assert comparison.ok, comparison.message
 
@@ -137,7 +137,7 @@ def test_scores_of_any_magnitude(more, sign) -> None:  # type: ignore[no-untyped
         inputs[tensor] = whole.astype(inputs[tensor].dtype)
     program = TRITON.program(schedule_of(workload, 16, 16))
     assert "SCALE -" not in program.source
-    comparison = check_program(workload, program, inputs, expected(workload, inputs))
+    comparison = check_program(workload, program, inputs, compute_expected(workload, inputs))
     assert comparison.ok, comparison.message
 
 
@@ -146,7 +146,7 @@ def test_a_seeded_fault_is_found() -> None:
     workload = anatune.attention(1, 2, 2, 40, 40, 32, causal=True)
     program = TRITON.program(schedule_of(workload, 16, 16))
     inputs = random_inputs(workload, seed=3)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     for before, after in (
         ("<= query", "< query"),
         ("* shrink[:, None]", "* 1.0"),

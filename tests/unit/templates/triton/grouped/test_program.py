@@ -11,7 +11,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
 from anatune.measure.emulate.triton_interpreter import check_program
-from anatune.measure.run.correctness import expected, random_inputs
+from anatune.measure.run.correctness import compute_expected, random_inputs
 from anatune.templates.triton import TRITON
 from anatune.templates.triton.grouped.space import GroupedSpace
 
@@ -70,7 +70,7 @@ def test_results_are_those_of_float64(words: str, tile: tuple[int, int, int], op
     workload = anatune.parse_workload(words)
     inputs = random_inputs(workload, seed=3)
     program = TRITON.program(schedule_of(workload, tile, **options))
-    comparison = check_program(workload, program, inputs, expected(workload, inputs))
+    comparison = check_program(workload, program, inputs, compute_expected(workload, inputs))
     assert comparison.ok, f"{comparison.message}\n{program.source}"
 
 
@@ -99,7 +99,7 @@ def test_seeded_faults_are_found(words: str, tile: tuple[int, int, int], faults:
     workload = anatune.parse_workload(words)
     program = TRITON.program(schedule_of(workload, tile))
     inputs = random_inputs(workload, seed=3)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     for before, after in faults:
         assert before in program.source
         mutant = msgspec.structs.replace(program, source=program.source.replace(before, after))

@@ -7,7 +7,7 @@ import pytest
 
 import anatune
 from anatune.measure.emulate.triton_interpreter import check_program
-from anatune.measure.run.correctness import Correctness, expected, random_inputs
+from anatune.measure.run.correctness import Correctness, compute_expected, random_inputs
 from anatune.templates.triton.rows.program import row_program
 
 pytest.importorskip("triton")
@@ -22,7 +22,7 @@ def checked(text: str, rows: int, cols: int, *fault: str) -> Correctness:
         assert fault[0] in program.source
         program = msgspec.structs.replace(program, source=program.source.replace(*fault))
     inputs = random_inputs(workload, 1)
-    return check_program(workload, program, inputs, expected(workload, inputs))
+    return check_program(workload, program, inputs, compute_expected(workload, inputs))
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from anatune.codegen.cpu.lower import lower  # noqa: E402
 from anatune.export.cpu.write import write_c_library  # noqa: E402
 from anatune.measure.cpu.blocks import ArgumentBlock  # noqa: E402
 from anatune.measure.cpu.kernel import build  # noqa: E402
-from anatune.measure.run.correctness import expected, random_inputs, tolerance  # noqa: E402
+from anatune.measure.run.correctness import compute_expected, random_inputs, tolerance  # noqa: E402
 from anatune.templates.winograd.program.program import program_of  # noqa: E402
 from tests.wording import refuses  # noqa: E402
 
@@ -53,7 +53,7 @@ def checked(schedule, threads=1):
     """Run on a result of NaN between guard zones; return what the check says, and the allowed error."""
     kernel = build(schedule, threads)
     inputs = random_inputs(schedule.workload, seed=3)
-    want = expected(schedule.workload, inputs)._replace(tolerance=error_of(schedule))
+    want = compute_expected(schedule.workload, inputs)._replace(tolerance=error_of(schedule))
     return kernel.prepare(inputs, guarded=True).check(schedule.workload, want)
 
 
@@ -156,7 +156,7 @@ def test_weights_may_be_transformed_in_the_run(size):
         module["main"](*(operands[access.tensor] for access in workload.operands), result)
         results.append(result.numpy())
     assert np.array_equal(*results)
-    want = expected(workload, inputs)
+    want = compute_expected(workload, inputs)
     assert np.abs(results[0] - want.result).max() <= error_of(schedule) * want.scale
 
 
@@ -165,7 +165,7 @@ def test_a_wrong_sum_is_noticed(size):
     """What is allowed is far below what a lost product or a wrong coefficient changes."""
     schedule = schedule_of("whole_vectors", "NHWC", size)
     inputs = random_inputs(schedule.workload, seed=3)
-    want = expected(schedule.workload, inputs)
+    want = compute_expected(schedule.workload, inputs)
     allowed = error_of(schedule)
     assert tolerance(schedule.workload) <= allowed < 1e-4
     lost = np.abs(inputs["data"]).mean() * np.abs(inputs["weight"]).mean() / want.scale
@@ -211,7 +211,7 @@ def test_an_exported_library_computes_it(tmp_path):
     assert [function.name for function in library_files.functions] == ["conv", "conv_pack_weight", "conv_packed"]
     library = ctypes.CDLL(str(tmp_path / library_files.library))
     inputs = random_inputs(schedule.workload, seed=5)
-    want = expected(schedule.workload, inputs)
+    want = compute_expected(schedule.workload, inputs)
     blocks = {access.tensor: ArgumentBlock("float32", access.shape) for access in schedule.workload.tensors}
     for name, array in inputs.items():
         blocks[name].array[...] = array
