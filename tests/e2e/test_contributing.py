@@ -97,7 +97,7 @@ def test_the_pass_of_the_recipe(program):
     value = Input("x", TensorType((2, 3), "float32"))
     once = Node("nn.relu", (value,), value.type)
     graph = Graph((value,), (Node("nn.relu", (once,), value.type),), is_tuple=False)
-    after = program("A pass over networks").without_repeated_rectifiers(graph)
+    after = program("A pass over networks").drop_repeated_rectifiers(graph)
     array = np.arange(-3.0, 3.0).reshape(2, 3)
     assert np.array_equal(naive_graph.run(after, array)[0], naive_graph.run(graph, array)[0])
     assert (len(graph.nodes()), len(after.nodes())) == (2, 1)

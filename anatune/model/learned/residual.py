@@ -1,4 +1,4 @@
-"""The residual model: LightGBM on log(measured / predicted), which learns the errors of the analytical model.
+"""The correction: LightGBM on log(measured / predicted), which learns the errors of the analytical model.
 
 Only the order of the schedules of one workload on one device matters. Each such group therefore has an offset that
 training removes (fixed effects): after every tree the mean error of the group is subtracted. The rest is clipped

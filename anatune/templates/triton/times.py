@@ -274,7 +274,7 @@ def tile_order(scores: TileScores, problem: MatmulProblem, tiles: Tiles) -> NDAr
     """Return the positions of the legal tiles, best first.
 
     Times within 0.1 % are ties. Among ties, three stages come first, then four, more, two, one; then rows of operands
-    of 128 bytes; then the given order. The model errs alike for all tiles of a shape (block_m, block_n, warps).
+    of 128 bytes; then the given order. The model has the same error for all tiles of a shape (block_m, block_n, warps).
     Therefore a tile counts as 2 % slower for every better tile of its shape, so that the first tiles have several
     shapes.
     """
