@@ -7,11 +7,14 @@ from pathlib import Path
 
 import pytest
 
-import anatune
+import anatune.errors
 
 PACKAGE = Path(anatune.__file__).parent
+TESTS = PACKAGE.parent / "tests"
 GLOSSARY = PACKAGE.parent / "docs" / "reference" / "glossary.md"
 FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
+PROSE = re.compile(r"[a-z]{2,} [a-z]{2,} [a-z]{2,}")
+"""Three words in a row: golden texts have those (``tests/wording.py``)."""
 COMPREHENSION = ast.ListComp | ast.SetComp | ast.DictComp | ast.GeneratorExp
 TREES = {path: ast.parse(path.read_bytes()) for path in sorted(PACKAGE.rglob("*.py"))}
 
@@ -165,3 +168,18 @@ def test_words_that_the_glossary_does_not_use_appear_nowhere():
 )
 def test_participles_are_seen(name, is_one):
     assert ends_in_participle(name) == is_one
+
+
+@pytest.mark.skipif(not TESTS.exists(), reason="an installed package has no tests beside it")
+def test_tests_do_not_assert_the_wording_of_our_errors():
+    ours = {name for name, value in vars(anatune.errors).items() if isinstance(value, type)}
+    bad = []
+    for path in sorted(TESTS.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_bytes())):
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) in ("pytest.raises", "pytest.warns")):
+                continue
+            kinds = {name.id for name in ast.walk(node.args[0]) if isinstance(name, ast.Name)} if node.args else set()
+            texts = [keyword.value for keyword in node.keywords if keyword.arg == "match"]
+            if kinds & ours and any(PROSE.search(ast.unparse(text)) for text in texts):
+                bad.append(located(path, node))
+    assert not bad

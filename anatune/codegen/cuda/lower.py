@@ -158,7 +158,7 @@ def _split_functions(text: str) -> list[str]:
 
 
 def _add_extent(function: str, body: str, ranged: Ranged) -> str:
-    """Add the extent to a kernel's parameters even if it needs none, because all kernels are launched in the same way."""
+    """Add the extent to a kernel's parameters even if it needs none, because all kernels are launched the same way."""
     return re.sub(
         rf"\b({function}\([^)]*?)(, int {ranged.parameter})?\)", rf"\1, int {ranged.parameter})", body, count=1
     )
