@@ -331,8 +331,9 @@ def _roofline(plan: Plan) -> list[str]:
         )
     times = units.ratio(best.time_s / max(floors.fma_s, floors.dram_s))
     saves = not all(map(is_plain_sum, plan.templates))
+    bound = "the larger of these two lower bounds" if plan.workload.flop else "this lower bound"
     who = "No schedule that multiplies every pair" if saves and plan.workload.flop else "No schedule"
-    sentences = [f"{who} can take less than {moving}; the best one takes {times} times the larger of these bounds."]
+    sentences = [f"{who} can take less than {moving}; the best one takes {times} times {bound}."]
     part = _part(best.bound_by)
     others = [(name, value) for name, value in _seconds_by_part(best) if name != best.bound_by]
     following = (
@@ -340,7 +341,7 @@ def _roofline(plan: Plan) -> list[str]:
         if others
         else ""
     )
-    sentences.append(f"To be faster, the part {best.bound_by} has to shrink: {part.remedy}{following}.")
+    sentences.append(f"A faster schedule needs less time for {best.bound_by}: {part.remedy}{following}.")
     return sentences
 
 

@@ -36,7 +36,9 @@ def test_a_model_runs_on_files(folder, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "output0: 1x8x8x8 float32" in done.stdout
     assert "median of 3 runs" in done.stdout
-    assert "the median is of whole runs" in " ".join(done.stdout.split())  # beside the profile's and the plan's time
+    assert "the median is the time of a whole run" in " ".join(
+        done.stdout.split()
+    )  # beside the profile's and the plan's time
     wrong = anatune("run", folder, "-o", tmp_path / "y.txt", variables=os.environ)
     assert (wrong.returncode, (tmp_path / "y.txt").exists()) == (2, False)
     assert "expected a name that ends in .npz" in wrong.stderr

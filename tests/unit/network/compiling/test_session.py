@@ -123,7 +123,7 @@ def test_the_report_names_every_kernel_and_what_was_left_to_tvm(network):
         "left to TVM",
         "layouts of convolutions: ",
         "mean (1)",
-        "kernels without a plan, predicted by their bytes",
+        "kernels without a plan, predicted by the bytes that they move",
         "max (1)",
         "PyTorch in float64",
     ):
