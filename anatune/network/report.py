@@ -406,13 +406,13 @@ def _losses_sentences(summary: ModelSummary) -> list[tuple[str, bool]]:
 def _check_text(summary: ModelSummary) -> str:
     if summary.emulated is not None and summary.launches:
         return (
-            f"each planned kernel was run in Triton's interpreter at smaller sizes: largest error "
-            f"{summary.emulated:.2g} of its results' scale; other kernels were not run, and outputs were not compared with the original's"
+            f"each planned kernel was run in Triton's interpreter at smaller sizes, with a "
+            f"largest error of {summary.emulated:.2g}, relative to the results; the whole model was not run or compared"
         )
     if summary.emulated is not None:
         return (
-            f"each kernel of anatune was run in the emulator: largest error {summary.emulated:.2g} of its results' "
-            "scale; outputs of the model were not compared with the original's"
+            f"each kernel of anatune was run in the emulator, with a largest error of {summary.emulated:.2g}, relative "
+            "to the results; the whole model was not run or compared with the original"
         )
     if summary.check is not None:
         check = summary.check

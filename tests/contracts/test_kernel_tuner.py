@@ -195,7 +195,7 @@ def test_guarded_blocks_are_kept_too_and_variants_in_turn():
         verdict for verdict in map(space.explain, foreign(keep=10**6).configs)
         if not verdict.kept and verdict.time_s < verdict.cut_s
     )  # fmt: skip
-    assert "not drawn" in left.text
+    assert "to spread the selection" in left.text
 
 
 def test_the_order_alone_is_had_without_a_warning():

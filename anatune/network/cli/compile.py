@@ -68,8 +68,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         str | None,
         _option(
             "--precision", "DTYPE", "Number format of products; sums are float32. For a CPU: bfloat16, float16, "
-            "float32, or int8, which quantises a float32 model with ranges from --calibrate. For a GPU: bfloat16, float16 "
-            "or fp8, with Triton's kernels only.  [default: the model's own, if the processor has instructions for it]",
+            "float32, or int8, which quantises a float32 model with ranges from --calibrate. For a GPU: bfloat16, "
+            "float16 or fp8, with Triton's kernels only.  [default: the model's own, if the processor has it]",
         ),
     ] = None  # fmt: skip
     input_shape: Annotated[
@@ -88,8 +88,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
     state: Annotated[
         list[str] | None,
         _option(
-            "--state", "OUTPUT=INPUT", "An output that the compiled model keeps and reads as an input of the next call; "
-            "once for each. auto finds those of exported decoders (present.0.key, past_key_values.0.key).",
+            "--state", "OUTPUT=INPUT", "An output that the compiled model keeps and reads as an input of the next "
+            "call; once for each. auto finds those of exported decoders (present.0.key, past_key_values.0.key).",
         ),
     ] = None  # fmt: skip
     trials: Annotated[

@@ -56,7 +56,7 @@ def test_verdicts(large, rtx3090):
     first = subset.explain(kept[0])
     assert (first.kept, first.place, first.rule) == (True, 1, "")
     assert first.factor < 1 < subset.explain(anatune.space(workload, rtx3090).sample(1, 0)[0]).factor
-    assert "place 1 of 30" in str(first)
+    assert "rank 1 of 30" in str(first)
     illegal = anatune.space(workload, rtx3090).schedule({"i": (1, 1, 512, 1, 1), "j": (1, 1, 4096, 1, 1)})
     verdict = subset.explain(illegal)
     assert not verdict.kept
