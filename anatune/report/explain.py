@@ -220,7 +220,7 @@ def binding_text(best: Prediction, who: str = "The best schedule") -> str:
     return (
         f"{who} takes {units.duration(best.time_s)} and is bound by {best.bound_by} ({part.what}): "
         f"{units.duration(binding)}, {units.percent(binding / best.time_s)} of its time. "
-        f"Seconds each part would need alone: {listed}. Overlapping parts do not add up."
+        f"Time of each part alone: {listed}. Parts overlap, so their times do not add up."
     )
 
 
@@ -307,7 +307,9 @@ def circumstances_of(best: Prediction, other: Prediction) -> list[str]:
     for name, here in best.resources.items():
         there = other.resources.get(name, here)
         if there != here:
-            label = name.removesuffix("_bytes").replace("_", " ")
+            label = {"counted_registers": "registers that limit occupancy"}.get(
+                name, name.removesuffix("_bytes").replace("_", " ")
+            )
             show = units.size if "bytes" in name else units.count
             rows.append(f"{label} {show(there)} against {show(here)}")
     return rows

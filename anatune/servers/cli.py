@@ -48,8 +48,8 @@ class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     hidden: Annotated[int | None, _count("--hidden", 1 << 24, "Hidden size of the model.")] = None
     top_k: Annotated[int | None, _count("--top-k", 1 << 16, "Number of experts for each token.")] = None
-    n: Annotated[int | None, _count("--n", 1 << 24, "Rows of the weights (n, k) of a product on one rank.")] = None
-    k: Annotated[int | None, _count("--k", 1 << 24, "Columns of these weights.")] = None
+    n: Annotated[int | None, _count("--n", 1 << 24, "Rows of the weights (n, k) of a product.")] = None
+    k: Annotated[int | None, _count("--k", 1 << 24, "Columns of these weights, on one rank.")] = None
     tp: Annotated[int | None, _count("--tp", 1 << 10, "Number of tensor-parallel ranks.  [default: --ep]")] = None
     ep: Annotated[int, _count("--ep", 1 << 10, "Number of these ranks over which experts are distributed.")] = 1
     dtype: Annotated[
@@ -68,7 +68,9 @@ class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     power_law: Annotated[
         float | None,
-        typer.Option("--power-law", min=0.0, max=8.0, help="Exponent of a power law by which tokens choose experts."),
+        typer.Option(
+            "--power-law", min=0.0, max=8.0, help="Power law by which tokens choose experts.  [default: random]"
+        ),
     ] = None
     triton_version: Annotated[
         str | None,
@@ -194,12 +196,12 @@ class ServerRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options for measuring and output."""
 
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the --keep best tiles (8) on this GPU, and write the fastest.")
+        bool, typer.Option("--measure", help="Measure the --keep (8) best tiles of each entry on a GPU here.")
     ] = False
     records: Annotated[
         Parsed, records_option("Records of --measure.  [default: anatune-configs.sqlite in FOLDER]", show_default=False)
     ] = None
-    device: Annotated[int | None, typer.Option("--device", metavar="N", min=0, help="Number of the GPU to use.")] = None
+    device: Annotated[int | None, typer.Option("--device", metavar="N", min=0, help="GPU number.  [default: 0]")] = None
     backend: Backend = None
     html: Html = None
     as_json: AsJson = False
