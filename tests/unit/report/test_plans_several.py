@@ -27,10 +27,10 @@ def text_of(plan):
 def test_a_table_says_whose_schedules_there_are(plan):
     text = text_of(plan)
     assert "templates: cpu, joined, ranked together, accuracy relaxed; --template NAME ranks one" in text
-    assert "admits more" not in text
+    assert "allows more" not in text
     assert "joined, error " in text
     assert "cpu, i " in text
-    assert "error: about, of a typical result" in text
+    assert "error: expected error relative to a typical result" in text
     assert "axis outer inner" in text
     assert "cpu, tiles of i, j" in text
     alone = text_of(anatune.plan(MATMUL, HARDWARE, 3, template="cpu"))
