@@ -56,7 +56,7 @@ def open_file(path: str | os.PathLike[str], most_bytes: int | None = MOST_BYTES)
         # The file may have changed since: open it without blocking and check it again.
         handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     except ValueError as error:  # a NUL, or a character that no file name can have
-        raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
+        raise OSError(errno.EINVAL, f"is not a valid path ({error})", name) from None
     stream = os.fdopen(handle, "rb")
     try:
         _check_regular(os.fstat(handle), name, most_bytes)
@@ -199,7 +199,7 @@ class Output:
         except FileNotFoundError:
             status = None
         except ValueError as error:  # a NUL, or a character that no file name can have
-            raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
+            raise OSError(errno.EINVAL, f"is not a valid path ({error})", name) from None
         if status is not None and not stat.S_ISREG(status.st_mode):
             self._check_stream(status.st_mode, name)
             return None
@@ -247,7 +247,7 @@ def check_folder(
         if not can_write(folder):
             raise PermissionError(errno.EACCES, "the folder cannot be written to; name another", name)
     elif os.path.lexists(folder):
-        raise NotADirectoryError(errno.ENOTDIR, f"is no folder, expected a new one or {what}; name another", name)
+        raise NotADirectoryError(errno.ENOTDIR, f"is not a folder, expected a new one or {what}; name another", name)
     _check_parent(folder, name)
 
 
@@ -298,7 +298,7 @@ def make_folder(path: str | os.PathLike[str], mode: int = 0o777) -> None:
             raise PermissionError(errno.EACCES, "the folder cannot be written to; name another", name)
         return
     if os.path.lexists(folder):
-        raise NotADirectoryError(errno.ENOTDIR, "is no folder, expected a new or an existing one; name another", name)
+        raise NotADirectoryError(errno.ENOTDIR, "is not a folder, expected a new or existing one; name another", name)
     _check_parent(folder, name)
     os.mkdir(folder, mode)
 
@@ -308,7 +308,7 @@ def _resolve_path(name: str) -> str:
     try:
         return os.path.realpath(name)
     except ValueError as error:  # a NUL, or a character that no file name can have
-        raise OSError(errno.EINVAL, f"is no path ({error})", name) from None
+        raise OSError(errno.EINVAL, f"is not a valid path ({error})", name) from None
 
 
 def reason(error: OSError) -> str:

@@ -134,7 +134,7 @@ Patience = Annotated[
 Backend = Annotated[
     str | None,
     typer.Option(
-        "--backend", metavar="NAME", help="GPUs: driver package, pycuda or cuda-bindings.  [default: installed]"
+        "--backend", metavar="NAME", help="GPUs: driver package: pycuda or cuda-bindings.  [default: the installed one]"
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")]

@@ -42,7 +42,9 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options for the contents of a plan and how it is printed."""
 
     top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="Number of schedules to return.")] = 10
-    time_limit: Annotated[float | None, seconds_option("End the search then; the answer says what is proven.")] = None
+    time_limit: Annotated[float | None, seconds_option("End the search after that time, and say what is proven.")] = (
+        None
+    )
     distinct: Annotated[
         bool | None,
         typer.Option(
@@ -58,7 +60,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--compile",
             metavar="N",
             min=0,
-            help="Compile the first N different kernels and correct their predictions by what the compiler reports.",
+            help="Compile the first N different kernels, and predict them again with the registers that they use.",
         ),
     ] = 0
     records: Annotated[
@@ -93,17 +95,19 @@ class RangeOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--kernels",
             metavar="K",
             min=1,
-            help="Ranges: use at most K kernels; choose those with the smallest worst loss.  [default: 6]",
+            help="Ranges: use at most K kernels, with the smallest largest loss.  [default: 6]",
         ),
     ] = None
     loss: Annotated[
         str | None,
         typer.Option(
-            "--loss", metavar="SHARE", help="Ranges: as few kernels as keep every loss below this: 5% or 0.05."
+            "--loss",
+            metavar="SHARE",
+            help="Ranges: keep every loss (time over the best, minus 1) below this: 5% or 0.05.",
         ),
     ] = None
     mean: Annotated[
-        bool, typer.Option("--mean", help="Ranges: minimize the mean loss over all extents, not the worst one.")
+        bool, typer.Option("--mean", help="Ranges: minimize the mean loss over all extents, not the largest one.")
     ] = False
 
     def refuse(self) -> None:

@@ -50,7 +50,7 @@ class PruneOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option("--for", help="Print the whole list in this format.  [default: a summary as text]"),
     ] = None
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="List at most N schedules.")] = 1000
-    time_limit: Annotated[float | None, seconds_option("End the search then; at most 10,000 can be kept.")] = None
+    time_limit: Annotated[float | None, seconds_option("End the search after this time (--keep <= 10,000).")] = None
     distinct: Annotated[
         bool, typer.Option("--distinct", help="Keep one schedule for each predicted time; only if --keep is a number.")
     ] = False

@@ -64,22 +64,26 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     causal: Annotated[bool, typer.Option("--causal", help="Attention: use keys up to the query's position.")] = False
     window: Annotated[str | None, typer.Option(metavar="N", help="Causal attention: use the last N keys.")] = None
-    page_size: Annotated[str | None, typer.Option(metavar="N", help="Attention: keys in a page of the cache.")] = None
+    page_size: Annotated[str | None, typer.Option(metavar="N", help="Attention: the cache has pages of N keys.")] = None
 
     scales: Annotated[
-        str | None, typer.Option(metavar="tensor|rows|blocks", help="Scaled 8-bit products: what shares a scale.")
+        str | None,
+        typer.Option(metavar="tensor|rows|blocks", help="Scaled 8-bit products: a scale for each of these."),
     ] = None
-    group: Annotated[str | None, typer.Option(metavar="N", help="Quantized weights: elements that share a scale.")] = (
-        None
-    )
-    zero_points: Annotated[bool, typer.Option("--zero-points", help="4-bit weights: they have zero points.")] = False
+    group: Annotated[str | None, typer.Option(metavar="N", help="Quantized weights: N of them share a scale.")] = None
+    zero_points: Annotated[bool, typer.Option("--zero-points", help="4-bit weights: groups have zero points.")] = False
     rounded: Annotated[bool, typer.Option("--rounded", help="Quantized weights: data may be rounded to int8.")] = False
     routing: Annotated[
         str | None,
-        typer.Option(metavar="uniform|balanced|power:P|N,..", help="Experts: the distribution of tokens over them."),
+        typer.Option(
+            metavar="uniform|balanced|power:P|N,..",
+            help="Experts: how tokens choose them, or their counts.",
+        ),
     ] = None
-    expanded: Annotated[bool, typer.Option("--expanded", help="Experts: data has a row for each choice.")] = False
-    activation: Annotated[bool, typer.Option("--activation", help="Experts: the result is silu(gate) x up.")] = False
+    expanded: Annotated[bool, typer.Option("--expanded", help="Experts: data has a row for each chosen expert.")] = (
+        False
+    )
+    activation: Annotated[bool, typer.Option("--activation", help="Experts: the result is silu(gate) * up.")] = False
 
     @property
     def workload_keywords(self) -> Keywords:

@@ -45,7 +45,7 @@ def status(
     tls: Tls = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the workers of a cluster: devices, slots, current work, and which ones a session from here would refuse."""
+    """List a cluster's workers: device, builds at once, current work, and why a session from here would refuse them."""
     from anatune.fleet.cluster.status import cluster_status
     from anatune.fleet.report import status_lines
 

@@ -89,8 +89,8 @@ def _choice_text(name: str, value: int) -> str | None:
     """Return a choice in words; None for choices that make no sense alone: orders of loops, gaps between rows."""
     option, _, tensor = name.partition(".")
     return {
-        "unroll": f"unrolling up to {value}",
-        "vector": f"fetching {tensor} by {value}",
+        "unroll": f"loops of up to {value} statements unrolled",
+        "vector": f"loads of {value} elements of {tensor}",
         "pack": f"{tensor} packed" if value else f"{tensor} not packed",
         "stages": f"{value} stages",
         "group": f"blocks grouped by {value} rows",

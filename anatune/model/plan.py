@@ -123,8 +123,8 @@ class LeftOut(msgspec.Struct, frozen=True):
     def describe(self, template: str) -> str:
         """Return the description as one sentence, without its full stop."""
         return (
-            f"the template {template} was not searched, its illegal points not counted: none of its schedules is "
-            f"predicted below {duration(self.floor_s)}, and the last listed one takes {duration(self.last_s)}"
+            f"the template {template} was not searched, its illegal points not counted: each of its schedules is "
+            f"predicted to take {duration(self.floor_s)} or more, and the last listed one takes {duration(self.last_s)}"
         )
 
 

@@ -58,8 +58,8 @@ def comparison_lines(summaries: Sequence[ModelSummary], prices: Mapping[str, flo
     """
     name, curves = curves_of(summaries)
     words = (
-        f"one run in {summaries[0].precision}, predicted kernel by kernel with launches; no transfers of inputs and "
-        "outputs"
+        f"predicted time of one run in {summaries[0].precision}: all kernels and launches, without transfers of inputs "
+        "and outputs"
     )
     if len(curves) == 1:
         return [*paragraph(words, width=width), *_comparison_table(summaries, prices, width=width)]

@@ -228,7 +228,7 @@ def _list_sentences(summary: ModelSummary, measured_s: Measured) -> list[tuple[s
     )
     if measured_s is not None:
         left = "TVM and onnxruntime" if summary.parts else "TVM"
-        text += f", measured {units.duration(sum(measured_s.values()))} with the operators left to {left}"
+        text += f", measured {units.duration(sum(measured_s.values()))} including operators left to {left}"
     sentences = [(text, True), *((text, False) for text in _parts_texts(summary)), (_inputs_text(summary), False)]
     if summary.layouts is not None:
         sentences.append((_layouts_text(summary.layouts, " for planned sizes" if summary.ranges else ""), False))
@@ -236,7 +236,7 @@ def _list_sentences(summary: ModelSummary, measured_s: Measured) -> list[tuple[s
         sentences.append((_rows_text(summary, measured_s), False))
     sentences.append((_left_text(summary, measured_s), False))
     if summary.unscheduled:
-        sentences.append((f"without vectors and threads, as TVM wrote them: {', '.join(summary.unscheduled)}", True))
+        sentences.append((f"compiled by TVM without vectors and threads: {', '.join(summary.unscheduled)}", True))
     if summary.tuning is not None and summary.tuning.trials:
         sentences.append((tuning_text(summary.tuning), False))
     if summary.latency is not None:
@@ -282,7 +282,7 @@ def _parts_texts(summary: ModelSummary) -> list[str]:
     for number, part in enumerate(summary.parts, 1):
         who = "left to onnxruntime" if part.left else "compiled"
         share = "not measured" if not total_s else f"{units.percent((part.time_s or 0.0) / total_s)} of the time"
-        time_s = "" if part.time_s is None else f" ({units.duration(part.time_s)} when it was compiled)"
+        time_s = "" if part.time_s is None else f" ({units.duration(part.time_s)}, measured when it was compiled)"
         texts.append(f"part {number} of {len(summary.parts)}, {units.many(part.nodes, 'node')} {who}: {share}{time_s}")
         reasons: dict[str, list[str]] = {}
         for node, why in part.left:
@@ -314,7 +314,7 @@ def _layouts_text(layouts: LayoutSummary, by: str) -> str:
     return (
         f"layouts of convolutions: {words}; {units.many(layouts.transposes, 'transpose')}; predicted{by} "
         f"{units.duration(layouts.predicted_s)} with them{others}; at most {units.percent(layouts.gap)} above the best "
-        "choice"
+        "possible choice"
     )
 
 
@@ -325,7 +325,7 @@ def _rows_text(summary: ModelSummary, measured_s: Measured) -> str:
         predicted = "" if kind.predicted_s is None else f" {units.duration(kind.predicted_s)}"
         measured = "" if measured_s is None else f", measured {units.duration(kind.measured_s or 0.0)}"
         kinds.append(f"{kind.name} ({kind.calls}){predicted}{measured}")
-    return f"kernels without a plan, predicted by their bytes and not in the time above: {'; '.join(kinds)}"
+    return f"kernels without a plan, predicted by the bytes that they move, not in the time above: {'; '.join(kinds)}"
 
 
 def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
@@ -333,25 +333,29 @@ def _left_text(summary: ModelSummary, measured_s: Measured) -> str:
     if not names:
         launches = summary.launches
         memory = units.size(summary.arena_bytes)
-        totals = f"; {launches} launches, {memory} between them, predicted {units.duration(summary.whole_s)} in all"
-        return f"{LEFT}: nothing{totals if launches else ''}"
+        whole = units.duration(summary.whole_s)
+        totals = f"; a run has {launches} launches, {memory} of data between them, and is predicted to take {whole}"
+        return f"operators {LEFT}: none{totals if launches else ''}"
     if measured_s is None:
         return _predicted_left_text(summary, names)
     rest = _others_measured_s(summary, measured_s)
     slowest = sorted(rest, key=lambda name: -rest[name])[:3]
     share = units.percent(sum(rest.values()) / sum(measured_s.values()))
     slowest_text = ", ".join(f"{name} {units.duration(rest[name])}" for name in slowest)
-    return f"{LEFT}, {share} of the time ({slowest_text}): {names}"
+    return f"operators {LEFT}: {names}; measured {share} of the time, most in {slowest_text}"
 
 
 def _predicted_left_text(summary: ModelSummary, names: str) -> str:
     """Return the operators that TVM compiles, with their predicted share of the whole time."""
     left_s = _sum(operator.predicted_s for operator in summary.operators)
     if left_s is None:
-        return f"{LEFT}, and not in these times: {names}"
+        return f"operators {LEFT}, not in the times above: {names}"
     total_s = summary.predicted_s + sum(row.predicted_s or 0.0 for row in summary.rows) + left_s
     share = units.percent(left_s / total_s)
-    return f"{LEFT}, by its bytes {share} of the time ({units.duration(left_s)}) and not in the above: {names}"
+    return (
+        f"operators {LEFT}: {names}; predicted {units.duration(left_s)} by the bytes that they move ({share} of all), "
+        "not in the time above"
+    )
 
 
 def tuning_text(tuning: TuningSummary) -> str:
@@ -359,8 +363,8 @@ def tuning_text(tuning: TuningSummary) -> str:
     why = {"time_limit": ", ended by the time limit", "kernels": ", ended early: no kernel needs more trials"}
     early = Counter(kernel.ended for kernel in tuning.kernels if kernel.ended)
     words = {
-        "stop_at": "close enough to the bound",
-        "patience": "without a better schedule for a while",
+        "stop_at": "close enough to the lower bound",
+        "patience": "without a faster schedule for a while",
         "space": "with all schedules measured",
     }
     kernels = ", ".join(f"{count} {words[ended]}" for ended, count in early.items())
@@ -368,9 +372,9 @@ def tuning_text(tuning: TuningSummary) -> str:
     bound_s = sum(kernel.count * kernel.bound_s for kernel in measured)
     time_s = sum(kernel.count * (kernel.measured_s or 0.0) for kernel in measured)
     share = f"; together they take {units.ratio(time_s / bound_s)} times the model's lower bounds" if measured else ""
-    share += ", which are too high for this machine" if measured and time_s < bound_s else ""
+    share += "; this machine is faster than its spec says" if measured and time_s < bound_s else ""
     return (
-        f"kernels were measured in {tuning.trials} trials, {tuning.new_trials} of them now"
+        f"kernels were measured in {tuning.trials} trials, {tuning.new_trials} of them in this call"
         f"{why.get(tuning.ended, '')}{f' ({kernels})' if kernels else ''}{share}"
     )
 
@@ -395,20 +399,20 @@ def _losses_sentences(summary: ModelSummary) -> list[tuple[str, bool]]:
     if not layers:
         return []
     worst = ", ".join(f"{one.layer} {one.signal_db:.1f} dB" for one in layers[:_WORST])
-    text = f"quantised to 8 bits, output of each of {len(summary.losses)} layers over its error: worst {worst}"
+    text = f"quantised to 8 bits: signal-to-noise ratio of {len(summary.losses)} layers' outputs, lowest: {worst}"
     return [(text, False)]
 
 
 def _check_text(summary: ModelSummary) -> str:
     if summary.emulated is not None and summary.launches:
         return (
-            f"each planned kernel was right in Triton's interpreter at smaller sizes, within {summary.emulated:.2g} of "
-            "its results' scale; what lies between them was not run, and outputs were not compared with the original's"
+            f"each planned kernel was run in Triton's interpreter at smaller sizes, with a "
+            f"largest error of {summary.emulated:.2g}, relative to the results; the whole model was not run or compared"
         )
     if summary.emulated is not None:
         return (
-            f"each kernel of anatune's was right in the emulator, within {summary.emulated:.2g} of its results' scale; "
-            "outputs of the whole were not compared with the original's"
+            f"each kernel of anatune was run in the emulator, with a largest error of {summary.emulated:.2g}, relative "
+            "to the results; the whole model was not run or compared with the original"
         )
     if summary.check is not None:
         check = summary.check

@@ -111,7 +111,7 @@ class SqliteDatabase(Database):
                 ) from None
             folder = self._file.parent
             if not folder.is_dir():
-                problem = "is no folder" if folder.exists() else "does not exist"
+                problem = "is not a folder" if folder.exists() else "does not exist"
                 raise RecordError(
                     f"{self.place}: the record file cannot be made, {folder} {problem}; make this folder or name "
                     "another file"

@@ -136,7 +136,7 @@ def _numbers(compilation: Compilation) -> list[str]:
     )
     return [
         f"For these kernels the predicted number of registers is off by {fmean(map(abs, apart)):.1f} on average, the "
-        f"number for the occupancy by {fmean(map(abs, counted)):.1f}. The occupancy changed for "
+        f"number from which occupancy is predicted by {fmean(map(abs, counted)):.1f}. The occupancy changed for "
         f"{occupancy} of {len(ranked)} kernels, {spilling} spill to local memory, and shared memory was as "
         f"predicted for {len(ranked) - shared} of {len(ranked)}."
     ]

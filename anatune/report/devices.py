@@ -83,7 +83,9 @@ def gpu_calibration_lines(spec: GpuSpec, numbers: GpuNumbers) -> list[str]:
         cycles = [f"{level} {latency.value:.0f}" for level, latency in numbers.latency_cycles.items()]
         lines.append(f"latencies in cycles: {', '.join(cycles)}")
     if numbers.launch_s is not None:
-        lines.append(f"a launch in a row: {units.duration(numbers.launch_s.value)}{_spread(numbers.launch_s)}")
+        lines.append(
+            f"a launch, one of many in sequence: {units.duration(numbers.launch_s.value)}{_spread(numbers.launch_s)}"
+        )
     return lines
 
 

@@ -220,7 +220,7 @@ def binding_text(best: Prediction, who: str = "The best schedule") -> str:
     return (
         f"{who} takes {units.duration(best.time_s)} and is bound by {best.bound_by} ({part.what}): "
         f"{units.duration(binding)}, {units.percent(binding / best.time_s)} of its time. "
-        f"Seconds each part would need alone: {listed}. Overlapping parts do not add up."
+        f"Time of each part alone: {listed}. Parts overlap, so their times do not add up."
     )
 
 
@@ -307,7 +307,9 @@ def circumstances_of(best: Prediction, other: Prediction) -> list[str]:
     for name, here in best.resources.items():
         there = other.resources.get(name, here)
         if there != here:
-            label = name.removesuffix("_bytes").replace("_", " ")
+            label = {"counted_registers": "registers that limit occupancy"}.get(
+                name, name.removesuffix("_bytes").replace("_", " ")
+            )
             show = units.size if "bytes" in name else units.count
             rows.append(f"{label} {show(there)} against {show(here)}")
     return rows
@@ -331,8 +333,9 @@ def _roofline(plan: Plan) -> list[str]:
         )
     times = units.ratio(best.time_s / max(floors.fma_s, floors.dram_s))
     saves = not all(map(is_plain_sum, plan.templates))
+    bound = "the larger of these two lower bounds" if plan.workload.flop else "this lower bound"
     who = "No schedule that multiplies every pair" if saves and plan.workload.flop else "No schedule"
-    sentences = [f"{who} can take less than {moving}; the best one takes {times} times the larger of these bounds."]
+    sentences = [f"{who} can take less than {moving}; the best one takes {times} times {bound}."]
     part = _part(best.bound_by)
     others = [(name, value) for name, value in _seconds_by_part(best) if name != best.bound_by]
     following = (
@@ -340,7 +343,7 @@ def _roofline(plan: Plan) -> list[str]:
         if others
         else ""
     )
-    sentences.append(f"To be faster, the part {best.bound_by} has to shrink: {part.remedy}{following}.")
+    sentences.append(f"A faster schedule needs less time for {best.bound_by}: {part.remedy}{following}.")
     return sentences
 
 

@@ -116,8 +116,8 @@ def _tile_lines(plan: Plan, width: int) -> list[Line]:
 def joined_text(templates: Sequence[str], accuracy: str) -> str:
     """Return one sentence about templates that are ranked together: which, at which accuracy, how to get other ones."""
     wider = [f"--accuracy {known}" for known in ACCURACIES if not admits(accuracy, known)]
-    more = f", {' and '.join(wider)} admits more" if wider else ""
-    return f"templates: {', '.join(templates)}, in one order, accuracy {accuracy}; --template ranks one alone{more}"
+    more = f", {' and '.join(wider)} allows more kernels" if wider else ""
+    return f"templates: {', '.join(templates)}, ranked together, accuracy {accuracy}; --template NAME ranks one{more}"
 
 
 def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str) -> str:
@@ -134,12 +134,12 @@ def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str
     together = [entry.name for entry in joined_templates(workload, hardware, STANDARD)]
     if len(together) > 1:
         others = ", ".join(name for name in names if name != template)
-        without = f"without it {' and '.join(together)} are ranked together"
-        return f"{said}; --template names others: {others}; {without}"
+        without = f"without --template {' and '.join(together)} are ranked together"
+        return f"{said}; others for --template: {others}; {without}"
     if planned == tuned:
         defaults = {tuned: " (the default)" if len(names) > 1 else ""}
     others = ", ".join(f"{name}{defaults.get(name, '')}" for name in names if name != template)
-    more = f"; --template names others: {others}" if others else ""
+    more = f"; others for --template: {others}" if others else ""
     return f"{said}{defaults.get(template, '')}{more}"
 
 
@@ -179,7 +179,7 @@ def _hardware_text(plan: Plan) -> str:
         dtype = plan.workload.formats.partition(":")[0] if packed else dtype
         multiplied = dtype if packed else template.multiplied_dtype(dtype, hardware)
         unit = f"{_TENSOR_DTYPE.get(multiplied, multiplied)} on tensor cores"
-        unit += f", as which {dtype} is multiplied" if multiplied != dtype else ""
+        unit += f", to which {dtype} is converted" if multiplied != dtype else ""
     threads = f", {units.threads(plan.threads)}" if plan.threads is not None else ""
     dram = units.rate(hardware.dram.bandwidth_bytes_per_s)
     return f"on {place_text(hardware)}{threads}: peak {peak} in {unit}, DRAM {dram}"
@@ -254,9 +254,9 @@ def _legend(plan: Plan, width: int) -> list[str]:
     spilled = any(prediction.resources.get("spilled_registers") for prediction in plan.predictions)
     words = [
         "peak: share of the theoretical peak" + (", of the operations that a plain sum needs" if errors else ""),
-        "error: about, of a typical result" if errors else "",
+        "error: expected error relative to a typical result" if errors else "",
         f"occupancy: {_OCCUPANCY[plan.hardware.kind]}, and what limits it",
-        "waves: work over what the device runs at once",
+        "waves: pieces of work over the number that run at once",
         f"{levels}: bytes moved at that level over the I/O lower bound" if levels else "",
         ("regs: registers of a thread" if plan.hardware.kind == "gpu" else "regs: vector registers")
         + (" + spilled ones" if spilled else ""),
@@ -317,7 +317,7 @@ def subset_lines(subset: RankedSubset, most: int, *, width: int = 80) -> list[Li
     names, several = subset.templates, len(subset.templates) > 1
     templates = joined_text(names, subset.accuracy) if several else template_text(workload, hardware, *names)
     cells = [
-        ("#", [str(place) for place in range(1, len(schedules) + 1)]),
+        ("#", [str(rank) for rank in range(1, len(schedules) + 1)]),
         ("time", [units.duration(told.time_s) for told in predictions]),
         ("bound by", [told.bound_by for told in predictions]),
         ("occupancy", [units.percent(told.occupancy) for told in predictions]),

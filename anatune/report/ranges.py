@@ -92,8 +92,8 @@ def _choice_text(plan: RangePlan) -> str:
     loss_name = "mean loss" if plan.goal == "mean" else "worst loss"
     loss = units.percent(plan.known_loss if plan.goal == "worst" else plan.known_mean_loss)
     return (
-        f"choice: the {loss_name} of these kernels is {loss}; no {len(plan.programs)} of {candidates} have one below "
-        f"{units.percent(plan.least_loss)}"
+        f"choice: the {loss_name} of these kernels is {loss}; no other {len(plan.programs)} of {candidates} have a "
+        f"{loss_name} below {units.percent(plan.least_loss)}"
     )
 
 

@@ -96,7 +96,7 @@ def trial_lines(records: Iterable[Record], width: int) -> list[Line]:
 
 def _times_lines(measured: Sequence[Measurement], width: int) -> list[Line]:
     """Return a legend of the times, if a reference kernel ran."""
-    told = "time: as measured; /ref: time over that of a reference kernel, by which trials are compared"
+    told = "time: as measured; /ref: time over that of a reference kernel; trials are compared by /ref"
     return paragraph(told, width, "dim") if any(found.relative is not None for found in measured) else []
 
 

@@ -89,7 +89,7 @@ def span_text(what: str, estimate: CostEstimate | ModelEstimate) -> str:
     low, middle, high = (
         _round_estimate(seconds / unit) for seconds in (estimate.low_s, estimate.seconds, estimate.high_s)
     )
-    basis_text = "" if estimate.basis != "first" else ", a first estimate without experience on this machine"
+    basis_text = "" if estimate.basis != "first" else ", a first estimate, because this machine has no records yet"
     early_text = ", less if the session ends early" if estimate.may_end_early else ""
     return f"about {middle} {name} for {what} ({low} to {high}{basis_text}{early_text})"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -28,48 +28,53 @@ _KEPT = 8
 app = subcommands("Write the files of tile configurations that servers read, or check one. Only --measure needs a GPU.")
 
 
+def _count(name: str, most: int, help: str) -> Any:
+    return typer.Option(name, min=1, max=most, help=help)
+
+
+def _text(name: str, metavar: str, help: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help)
+
+
 class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that describe a layer and its ranks."""
 
     model: Annotated[
-        Path | None, typer.Option("--model", metavar="FILE|FOLDER", help="config.json of Hugging Face, or its folder.")
+        Path | None, _text("--model", "FILE|FOLDER", "config.json of a Hugging Face model, or its folder.")
     ] = None
-    experts: Annotated[int | None, typer.Option("--experts", min=1, max=1 << 16, help="Experts of the layer.")] = None
+    experts: Annotated[int | None, _count("--experts", 1 << 16, "Number of experts of the layer.")] = None
     intermediate: Annotated[
-        int | None, typer.Option("--intermediate", min=1, max=1 << 24, help="Intermediate size, not split.")
+        int | None, _count("--intermediate", 1 << 24, "Intermediate size of an expert, before ranks divide it.")
     ] = None
-    hidden: Annotated[int | None, typer.Option("--hidden", min=1, max=1 << 24, help="Hidden size.")] = None
-    top_k: Annotated[int | None, typer.Option("--top-k", min=1, max=1 << 16, help="Experts for each token.")] = None
-    n: Annotated[int | None, typer.Option("--n", min=1, max=1 << 24, help="n of a product with weights (n, k).")] = None
-    k: Annotated[int | None, typer.Option("--k", min=1, max=1 << 24, help="k of the product; both on one rank.")] = None
-    tp: Annotated[
-        int | None,
-        typer.Option("--tp", min=1, max=1 << 10, help="Tensor-parallel ranks of the server.  [default: --ep]"),
-    ] = None
-    ep: Annotated[int, typer.Option("--ep", min=1, max=1 << 10, help="Ranks of these that share the experts.")] = 1
+    hidden: Annotated[int | None, _count("--hidden", 1 << 24, "Hidden size of the model.")] = None
+    top_k: Annotated[int | None, _count("--top-k", 1 << 16, "Number of experts for each token.")] = None
+    n: Annotated[int | None, _count("--n", 1 << 24, "Rows of the weights (n, k) of a product.")] = None
+    k: Annotated[int | None, _count("--k", 1 << 24, "Columns of these weights, on one rank.")] = None
+    tp: Annotated[int | None, _count("--tp", 1 << 10, "Number of tensor-parallel ranks.  [default: --ep]")] = None
+    ep: Annotated[int, _count("--ep", 1 << 10, "Number of these ranks over which experts are distributed.")] = 1
     dtype: Annotated[
         str | None,
         typer.Option(
-            "--dtype", help="auto (16 bits), fp8_w8a8, int8_w8a8, int8_w8a16, int4_w4a16.  [default: the model's, auto]"
+            "--dtype",
+            help="auto (16 bits), fp8_w8a8, int8_w8a8, int8_w8a16 or int4_w4a16.  [default: --model's, or auto]",
         ),
     ] = None
     group_size: Annotated[
         int | None,
-        typer.Option(
-            "--group-size", min=0, max=1 << 10, help="Weights (4 or 8 bits) along k for each scale: 32 to 128."
-        ),
+        typer.Option("--group-size", min=0, max=1 << 10, help="Weights along k that share a scale: 32 to 128."),
     ] = None
     block_shape: Annotated[
-        str | None, typer.Option("--block-shape", metavar="N,K", help="Block of weights with one scale: 128,128.")
+        str | None, _text("--block-shape", "N,K", "Size of the blocks of weights that share a scale: 128,128.")
     ] = None
     power_law: Annotated[
         float | None,
-        typer.Option("--power-law", min=0.0, max=8.0, help="Exponent of the experts' popularity.  [default: random]"),
+        typer.Option(
+            "--power-law", min=0.0, max=8.0, help="Power law by which tokens choose experts.  [default: random]"
+        ),
     ] = None
-
     triton_version: Annotated[
         str | None,
-        typer.Option("--triton-version", metavar="X.Y.Z", help="The server's; sglang needs it.  [default: 3.9]"),
+        _text("--triton-version", "X.Y.Z", "Triton's version on the server; sglang needs it.  [default: 3.9]"),
     ] = None
 
     def shape(self, name_parts: dict[str, str] | None = None, packed: bool = False) -> Experts | Product:
@@ -102,8 +107,8 @@ class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
         }
         if not (all(sizes.values()) and hidden and top_k):
             raise UsageError(
-                "no layer; give --model CONFIG.json, or --experts --intermediate --hidden --top-k, or --n --k"
-                if not name_parts else "the file's name has no hidden size; add --hidden and --top-k, or --model"
+                "the layer is missing; give --model FILE, or --experts --intermediate --hidden --top-k, or --n --k"
+                if not name_parts else "the file's name contains no hidden size; add --hidden and --top-k, or --model"
             )  # fmt: skip
         sizes = divide_over_ranks(sizes, ranks, self.ep)
         return Experts(
@@ -113,7 +118,7 @@ class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def _check_words(self, name_parts: dict[str, str], is_product: bool) -> None:
         """Raise UsageError for options that would be ignored, because of the file's name or the kind of layer."""
         if is_product and not name_parts and not (self.n and self.k):
-            raise UsageError("--n and --k belong together: the weights of a product, without --model and --experts")
+            raise UsageError("--n and --k are both sizes of the weights; give both, without --model and --experts")
         reason_by_option = {}
         if is_product:
             others = ("model", *_SIZES, "tp", "ep", "group_size", "power_law")
@@ -155,26 +160,27 @@ class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options for the written files."""
 
-    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Folder for the files.")]
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="The folder to write.")]
     rows: Annotated[
         str | None,
-        typer.Option("--rows", metavar="M,M,..", help="Numbers of rows.  [default: those in servers' files]"),
+        _text("--rows", "M,M,..", "Numbers of rows (tokens) of the entries.  [default: those in servers' files]"),
     ] = None
     keep: Annotated[
         int | None,
         typer.Option(
-            "--keep", metavar="N", min=0, max=1024, help="Also list the N best tiles of each entry.  [default: 0]"
+            "--keep", metavar="N", min=0, max=1024, help="Also list the N best tiles of each entry in a file."
         ),
     ] = None
     device_name: Annotated[
-        str | None, typer.Option("--device-name", metavar="NAME", help="The driver's name of an unknown device.")
+        str | None, _text("--device-name", "NAME", "The device's name as its driver prints it, if anatune lacks it.")
     ] = None
-
     against: Annotated[
         Path | None,
-        typer.Option("--against", metavar="FILE", help="The server's tuned file.  [default: of an installed server]"),
+        _text("--against", "FILE", "A server's tuned file to compare with.  [default: of an installed server]"),
     ] = None
-    force: Annotated[bool, typer.Option("--force", help="Also write small gains, and replace tuned files.")] = False
+    force: Annotated[
+        bool, typer.Option("--force", help="Write a file even if its gain is small or the server has a tuned one.")
+    ] = False
 
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers of rows."""
@@ -190,14 +196,12 @@ class ServerRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options for measuring and output."""
 
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure the tiles of --keep (8) here, and write the fastest.")
+        bool, typer.Option("--measure", help="Measure the --keep (8) best tiles of each entry on a GPU here.")
     ] = False
     records: Annotated[
-        Parsed, records_option("For the measurements.  [default: anatune-configs.sqlite in FOLDER]", show_default=False)
+        Parsed, records_option("Records of --measure.  [default: anatune-configs.sqlite in FOLDER]", show_default=False)
     ] = None
-    device: Annotated[
-        int | None, typer.Option("--device", metavar="N", min=0, help="Number of the GPU.  [default: 0]")
-    ] = None
+    device: Annotated[int | None, typer.Option("--device", metavar="N", min=0, help="GPU number.  [default: 0]")] = None
     backend: Backend = None
     html: Html = None
     as_json: AsJson = False
@@ -205,7 +209,7 @@ class ServerRunOptions(msgspec.Struct, frozen=True, kw_only=True):
     def measuring(self, keep: int | None) -> MeasureOptions | None:
         """Return the options for measuring the tiles of --keep, or None without --measure."""
         if self.measure and keep == 0:
-            raise UsageError("--keep is 0, but --measure runs so many tiles; give --keep 1 or more")
+            raise UsageError("--measure measures the tiles of --keep, but --keep is 0; give --keep 1 or more")
         if not self.measure:
             given = {"--records": self.records, "--device": self.device, "--backend": self.backend}
             for name, value in given.items():
@@ -220,7 +224,7 @@ class ServerRunOptions(msgspec.Struct, frozen=True, kw_only=True):
 @app.command("vllm", cls=Grouped)
 @spread
 def vllm(layer: LayerOptions, writing: OutputOptions, run: ServerRunOptions, hw: Device) -> None:
-    """Write the files that vLLM reads."""
+    """Write the tile sizes of a layer's kernels on a GPU to files that vLLM reads."""
     _write("vllm", layer, writing, run, hw)
 
 
@@ -231,9 +235,9 @@ def sglang(
     writing: OutputOptions,
     run: ServerRunOptions,
     hw: Device,
-    down: Annotated[bool, typer.Option("--down", help="Write a separate file for the down product.")] = False,
+    down: Annotated[bool, typer.Option("--down", help="Also write a file for the down product.")] = False,
 ) -> None:
-    """Write the files that SGLang reads."""
+    """Write the tile sizes of a layer's kernels on a GPU to files that SGLang reads."""
     _write("sglang", layer, writing, run, hw, down=down)
 
 

@@ -201,7 +201,7 @@ def test_places_that_cannot_be_written(anatune, path, tmp_path):
     (folder / "notes.txt").write_text("mine")
     for place, said in (
         (folder, "holds 'notes.txt', expected a new folder"),
-        (path, "is no folder, expected a new one"),
+        (path, "is not a folder, expected a new one"),
         (tmp_path / "none" / "model", "does not exist; make it"),
     ):
         refused(anatune("compile", path, "-o", place, "--threads", "1", "--no-check"), said)

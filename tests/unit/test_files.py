@@ -58,7 +58,7 @@ def test_paths_that_name_nothing(tmp_path):
     assert refused(tmp_path / "none") == "no such file or directory"
     assert "name too long" in refused("a" * 300)
     assert "null byte" in refused("a\0b")
-    assert "is no path" in refused("\ud800")
+    assert "is not a valid path" in refused("\ud800")
     assert refused("") == "no such file or directory"
     (tmp_path / "loop").symlink_to("loop")
     assert "symbolic links" in refused(tmp_path / "loop")
@@ -243,7 +243,7 @@ def test_a_folder_is_replaced_by_its_like_as_a_whole_or_not_at_all(tmp_path):
     (folder / "notes.txt").touch()
     with refuses(FileExistsError):
         check_folder(folder, "ours", own)
-    for place, said in ((folder / "a", "is no folder"), (tmp_path / "none" / "x", "does not exist; make it")):
+    for place, said in ((folder / "a", "is not a folder"), (tmp_path / "none" / "x", "does not exist; make it")):
         with pytest.raises(OSError, match=said):
             check_folder(place, "ours", own)
         with pytest.raises(OSError, match=said):

@@ -72,9 +72,9 @@ class Fit:
         share_with_role = 1.0 - sum(bits[name] for name in self.unknown) / total if total else 1.0
         runs = scores.runs
         flags = {
-            "blocks reach over the end of an axis (counted as whole blocks)": scores.overhangs & runs,
+            "blocks reach over the end of an axis and are predicted as whole blocks": scores.overhangs & runs,
             "values contradict each other": scores.rule == MISFIT,
-            "anatune's code for this tile would need more resources than the device has": (scores.rule > 0) & runs,
+            "anatune's own kernel with this tile would not fit the device": (scores.rule > 0) & runs,
         }
         self._shares = {what: float(flag.mean()) if len(flag) else 0.0 for what, flag in flags.items()}
         judged = float(scores.judged[runs].mean()) if runs.any() else 0.0
@@ -91,7 +91,7 @@ class Fit:
         """Return a sentence about what the model does not understand."""
         if self.trusted:
             return "CLBlast's Xgemm, for which predictions were compared with measurements"
-        return "; ".join(("the model describes anatune's own kernels, and takes yours for one of them", *self._gaps()))
+        return "; ".join(("the model describes anatune's own kernels and treats yours as one of them", *self._gaps()))
 
     def _gaps(self) -> Iterator[str]:
         if self.unknown:
@@ -105,8 +105,8 @@ class Fit:
         """Warn that a part of the selection does not follow the predicted order; Python shows it once for a kernel."""
         if self.spread > 0.0:
             warnings.warn(
-                f"anatune keeps {kept} of {count} configurations and spreads {self.spread:.0%} of them over the whole "
-                f"space whatever it predicts: {self.describe()} (spread=0 follows the predicted order alone; "
+                f"anatune keeps {kept} of {count} configurations, {self.spread:.0%} of them spread over the space "
+                f"instead of following predictions: {self.describe()} (spread=0 keeps the best predicted ones; "
                 "PrunedSpace.explain says more)",
                 UserWarning,
                 stacklevel=4,

@@ -29,14 +29,14 @@ from anatune.model.learned.corrections import (
     find_shipped_correction,
 )
 from anatune.model.pruning.portfolio import choose_portfolio, value_positions
-from anatune.model.pruning.subset import Verdict, count_kept
+from anatune.model.pruning.subset import Verdict, against_best, count_kept
 from anatune.named import import_optional
 
 _KERNELS = "clblast"
 """The name of the kernels for which a correction with CLBlast's parameters is shipped."""
-_UNFIT = "values contradict each other: threads times results of a thread must be the block, and parts must divide it"
+_UNFIT = "values contradict each other: threads x results of a thread have to equal the block, and parts divide it"
 
-_UNJUDGED = "kept, but not judged"
+_UNJUDGED = "kept, although the model cannot predict it"
 
 TuneParams: TypeAlias = Mapping[str, Sequence[Value]]
 """The values of each parameter."""
@@ -129,7 +129,7 @@ class PrunedSpace:
 
     The selection is deterministic. It never contains a configuration that the device cannot start, and always contains
     the best predicted one. Configurations that the model cannot judge (inconsistent values, or more resources than
-    anatune's own code could have) are kept as often as in a random selection if `spread` is above 0, otherwise never.
+    the code of anatune could have) are kept as often as in a random selection if `spread` is above 0, otherwise never.
 
     Attributes
     ----------
@@ -204,7 +204,9 @@ class PrunedSpace:
         return chosen
 
     def __repr__(self) -> str:
-        spread = f", {self.fit.spread:.0%} of the choice spread: {self.fit.describe()}" if self.fit.spread else ""
+        spread = (
+            f", {self.fit.spread:.0%} of them spread over the space: {self.fit.describe()}" if self.fit.spread else ""
+        )
         return f"PrunedSpace(keep {len(self)} of {self.num_configs} configurations{spread})"
 
     def __len__(self) -> int:
@@ -298,20 +300,20 @@ class PrunedSpace:
         else:
             prediction, rules = self._scorer.prediction(scores.points[0])
             part = prediction.bound_by
-            reason = f"predicted {time_s * 1e3:.4g} ms, {time_s / best_s:.3g} times the best time, bound by {part}"
+            reason = f"predicted {time_s * 1e3:.4g} ms ({against_best(time_s, best_s)}), bound by {part}"
             if code:
                 broken = rules[code - 1]
                 rule, limit, reason = broken.id, broken.limit, broken.broken_text(None)
         if rule:
             text = f"{_UNJUDGED if rank else 'left out'}: {reason}"
         elif rank is not None:
-            text = f"kept: number {rank} of {len(self)}, {reason}"
+            text = f"kept: rank {rank} of {len(self)}, {reason}"
         elif time_s > cut_s:
             text = f"left out: {reason}; {time_s / cut_s:.3g} times the time of the last one kept"
         elif self.fit.spread:
-            text = f"left out: {reason}; {self.fit.spread:.0%} of the selection is drawn from all configurations"
+            text = f"left out: {reason}; faster than some that are kept to spread the selection over the space"
         else:
-            text = f"left out: {reason}; the restrictions exclude it, or others of the same time were kept before it"
+            text = f"left out: {reason}; the restrictions exclude it, or enough others of the same time are kept"
         return Verdict(rank is not None, rank, rule, None, limit, time_s, best_s, cut_s, time_s / cut_s, part, text)
 
 

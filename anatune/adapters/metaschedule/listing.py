@@ -156,7 +156,9 @@ def with_decisions(trace: tvm.s_tir.schedule.Trace | Sequence[Json], entry: Mapp
             number = sources.get(block, -1)
             widths = list(given["cooperative_fetch"].values())
             if not 0 <= number < len(widths):
-                raise SpaceError(f"metaschedule: the trace stages operand {number}, the line has {len(widths)}")
+                raise SpaceError(
+                    f"metaschedule: the trace stages operand {number}, but the line has {len(widths)} operands"
+                )
             decided |= _find_decision(instructions, value, widths[number])
         elif key.endswith(("unroll_explicit", "unroll_implicit")):
             decided |= _find_decision(instructions, value, given["unroll_explicit"])
@@ -183,11 +185,11 @@ def _tiles(
             new_decisions[position] = now  # the workload has no axis for this loop of one iteration
             continue
         if not left or len(now) != len(left[0][1]) or math.prod(now) != math.prod(left[0][1]):
-            name = left[0][0] if left else "nothing"
-            raise SpaceError(f"metaschedule: a loop of {math.prod(now)} in {len(now)} levels where the line has {name}")
+            name = f"has {left[0][1]} for {left[0][0]}" if left else "has no axis for them"
+            raise SpaceError(f"metaschedule: the trace has {len(now)} factors of {math.prod(now)}, but the line {name}")
         new_decisions[position] = [int(factor) for factor in left.pop(0)[1]]
     if any(math.prod(factors) > 1 for _, factors in left):
-        raise SpaceError(f"metaschedule: the trace has no loop for axis {left[0][0]}, another workload?")
+        raise SpaceError(f"metaschedule: the trace has no loop for axis {left[0][0]}; take the workload's own trace")
     return new_decisions
 
 
@@ -202,7 +204,7 @@ def _find_decision(instructions: Sequence[Json], variable: Json, wanted: int) ->
         if step[0] == "SampleCategorical" and step[3] == [variable]:
             candidates = [int(value) for value in step[2][0]]
             if wanted not in candidates:
-                raise SpaceError(f"metaschedule: {wanted} is not among the trace's choices {candidates}")
+                raise SpaceError(f"metaschedule: the line has {wanted}, but the trace allows {candidates} only")
             return {position: candidates.index(wanted)}
     return {}
 

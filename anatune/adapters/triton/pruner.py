@@ -16,7 +16,7 @@ from anatune.adapters.triton.calls import CallReading, JudgedConfigs, Problem, P
 from anatune.adapters.triton.operands import Argument, Arguments
 from anatune.adapters.triton.tiles import binding_resources
 from anatune.errors import AnatuneError, SpaceError
-from anatune.model.pruning.subset import Verdict
+from anatune.model.pruning.subset import Verdict, against_best
 from anatune.templates.triton.tiles import Tiles
 
 _USUAL = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (16, 32, 64, 128), (2, 4, 8), (1, 2, 3, 4, 5, 6))
@@ -257,8 +257,8 @@ class MatmulPruner(KernelPruner):
             reason = f"{broken.id}: {broken.text}: {needed:.10g}" + (f", limit {limit:.10g}" if limit else "")
         else:
             reason = (
-                f"predicted {time_s * 1e6:.4g} us, {time_s / best_s:.3g} times the best time, rank {rank} of "
-                f"{len(order)}, bound by {part}"
+                f"predicted {time_s * 1e6:.4g} us ({against_best(time_s, best_s)}), rank {rank} of {len(order)}, "
+                f"bound by {part}"
             )
         if is_kept:
             is_kept_as_first = index == 0 and index not in first

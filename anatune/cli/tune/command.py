@@ -71,7 +71,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     trials: Annotated[
         int,
-        typer.Option("--trials", metavar="N", min=1, help="Number of schedules to measure, with resumed ones."),
+        typer.Option("--trials", metavar="N", min=1, help="Number of schedules to measure, resumed ones included."),
     ] = 64
     strategy: Annotated[
         str,

@@ -194,7 +194,7 @@ def read_block(block: tvm.s_tir.SBlock) -> BlockNest:
     reader = _BlockReader(block)
     store = block.body
     if type(store).__name__ != "BufferStore" or type(store.value).__name__ != "Add":
-        raise reader.error("its statement is no sum, expected result += left * right")
+        raise reader.error("its statement is not a sum, expected result += left * right")
     if block.init is None or type(block.init).__name__ != "BufferStore" or not _is_zero(block.init.value):
         raise reader.error("its sum does not start from 0")
     if len(block.match_buffers):
@@ -342,11 +342,11 @@ def _axis_names(
         if reader.reduces[atom[0]]:
             kinds[atom] = f"r{positions[partner[atom]]}" if atom in partner else words[3]
         elif atom not in used[2]:
-            raise reader.error("a spatial iterator does not index the result")
+            raise reader.error("a spatial iterator is in no index of the result")
         else:
             kinds[atom] = positions.get(atom) or words[(0 if atom in used[0] else 2) if atom in used[1] else 1]
         if not any(atom in tensor for tensor in used):
-            raise reader.error("an iterator indexes nothing")
+            raise reader.error("an iterator is in no index")
     names: dict[Atom, str] = {}
     for atom, kind in kinds.items():
         same = [other for other, word in kinds.items() if word == kind]
@@ -362,14 +362,14 @@ def _check_padding(reader: _BlockReader, operand: _BlockOperand) -> None:
         low = index.constant + sum(min(0, c * (reader.extent(a) - 1)) for a, c in index.terms.items())
         high = index.constant + sum(max(0, c * (reader.extent(a) - 1)) for a, c in index.terms.items())
         if any(coefficient < 1 for coefficient in index.terms.values()):
-            raise reader.error("an index runs backwards")
+            raise reader.error("an index decreases when an iterator increases")
         below, above = index, _Affine({}, size - 1).plus(index, -1)
         wanted += [(below, low < 0), (above, high >= size)]
     if any(condition not in [bound for bound, _ in wanted] and not _always_holds(reader, condition)
            for condition in operand.conditions):  # fmt: skip
-        raise reader.error("a condition is no bound of its tensor")
+        raise reader.error("a condition does not check where its tensor ends")
     if any(needed and bound not in operand.conditions for bound, needed in wanted):
-        raise reader.error("an index leaves its tensor and no condition guards it")
+        raise reader.error("an index leaves its tensor, and no condition prevents that")
 
 
 def _check_buffer(reader: _BlockReader, buffer: tirx.Buffer) -> None:

@@ -58,7 +58,7 @@ class RangedWorkload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, di
                 f"range: {self.largest.operator} has no axis {quote(self.axis)}, expected one of {axes}"
             )
         if not self.extents or self.extents[-1] != self.largest.extents[self.axis]:
-            raise WorkloadError(f"range: extents {quote(self.extents)} do not end with the workload's own")
+            raise WorkloadError(f"range: extents {quote(self.extents)} do not end with the workload's own extent")
         check_rangeable(self.largest, self.axis)
 
     def __repr__(self) -> str:
@@ -106,8 +106,8 @@ def check_rangeable(workload: Workload, axis: str) -> None:
         return
     free = ", ".join(name for name in workload.extents if _obstacle(workload, name) is None)
     raise WorkloadError(
-        f"range: axis {axis} of {workload.operator} cannot vary, because {obstacle}, expected by the axis alone; range "
-        f"over {free or 'an axis of another workload'}"
+        f"range: axis {axis} of {workload.operator} cannot vary alone, because {obstacle}; expected an axis with a "
+        f"dimension of its own; range over {free or 'an axis of another workload'}"
     )
 
 

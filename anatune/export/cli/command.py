@@ -52,10 +52,10 @@ def export(
     options: WorkloadOptions,
     source: ExportSource,
     words: _Words = None,
-    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Folder, made if missing.")] = Path("."),
+    output: Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")] = Path("."),
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", callback=_check_name, help="C function.  [default: from the workload]"),
+        typer.Option("--name", metavar="NAME", callback=_check_name, help="The C function's name.  [default: chosen]"),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

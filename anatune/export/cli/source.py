@@ -27,7 +27,7 @@ class ExportSource(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--hw",
             metavar="NAME",
-            help="With --records: hardware of the trials. Without: hardware to plan for, and take the first schedule.",
+            help="With --records: the device of the trials. Else: the device to plan for; its first schedule is taken.",
         ),
     ] = None
     records: Annotated[Any, records_option("Take the best schedule of this record file or server.")] = None
@@ -54,7 +54,7 @@ class ExportSource(msgspec.Struct, frozen=True, kw_only=True):
             "--threads",
             metavar="T",
             min=1,
-            help="CPUs: threads of parallel loops; with --records, only trials with so many threads.  "
+            help="CPUs: number of threads of a kernel; with --records, only trials with this number.  "
             "[default: those that it was tuned or planned for]",
         ),
     ] = None

@@ -143,7 +143,7 @@ void check_slack() {  // between an array and the page's end
     for (char* p = r.pages; p < r.pages_end; ++p) {
       if (p == r.begin) p = r.end;
       if (p < r.pages_end && static_cast<unsigned char>(*p) != fill)
-        fail("a thread of block %u wrote byte %td of %s, which has %td", blockIdx.x, p - r.begin, r.name,
+        fail("a thread of block %u wrote byte %td of %s, which has %td bytes", blockIdx.x, p - r.begin, r.name,
              r.end - r.begin);
     }
   }
@@ -156,9 +156,9 @@ void check_slack() {  // between an array and the page's end
   if (bytes) snprintf(size, sizeof size, " %d bytes", bytes);
   if (!r) fail("thread %d of block %u %s%s at an address outside of every array", current, blockIdx.x, what, size);
   if (at >= r->begin && at < r->end)  // a read-only page, or an access across the end
-    fail(r->writable ? "thread %d of block %u %s%s across the end of %s" : "thread %d of block %u %s%s of its operand %s",
+    fail(r->writable ? "thread %d of block %u %s%s across the end of %s" : "thread %d of block %u %s%s of %s, an operand",
          current, blockIdx.x, what, size, r->name);
-  fail("thread %d of block %u %s%s at byte %td of %s, which has %td", current, blockIdx.x, what, size, at - r->begin,
+  fail("thread %d of block %u %s%s at byte %td of %s, which has %td bytes", current, blockIdx.x, what, size, at - r->begin,
        r->name, r->end - r->begin);
 }
 

@@ -72,7 +72,7 @@ void atomic_access(const void* address, size_t bytes) {
   const char* at = static_cast<const char*>(address);
   Region* r = region_of(at, 0);
   if (!r || at < r->begin || at + bytes > r->end) outside("adds to", at, int(bytes));
-  if (r->shared) fail("thread %d of block %u adds to shared memory atomically, which is not understood", current, blockIdx.x);
+  if (r->shared) fail("thread %d of block %u adds to shared memory atomically: the emulator lacks this", current, blockIdx.x);
   if (!r->writable) outside("adds to", at, int(bytes));
   if (reinterpret_cast<uintptr_t>(at) % bytes)
     fail("misaligned address: thread %d of block %u adds to %zu bytes at byte %td of %s", current, blockIdx.x, bytes,

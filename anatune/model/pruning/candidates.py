@@ -129,7 +129,7 @@ class CandidateSubset(Subset):
                 remark = describe_likeness(likeness, schedule in self._pool)
             return prediction, False, None, remark
         if position > self.num_kept and prediction.time_s <= self._time_range()[1]:
-            return prediction, False, position, "as fast as the last one kept, but given after it"
+            return prediction, False, position, "as fast as the last one kept, but listed after it"
         return prediction, position <= self.num_kept, position, ""
 
     def to_dict(self) -> dict[str, object]:

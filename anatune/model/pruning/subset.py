@@ -172,12 +172,12 @@ class Subset(ABC):
             return Verdict(
                 False, None, prediction.rule, needed, limit, **facts, bound_by=prediction.bound_by, text=text
             )
-        description = f"{_to_text(time_s)}, {time_s / best_s:.3g} times the best, bound by {prediction.bound_by}"
+        description = f"{_to_text(time_s)} ({against_best(time_s, best_s)}), bound by {prediction.bound_by}"
         if kept:
-            place_text = f"place {position} of {self.num_kept}" if position else f"among the first {self.num_kept}"
+            place_text = f"rank {position} of {self.num_kept}" if position else f"among the first {self.num_kept}"
             text = f"kept: {place_text}, predicted {description}"
         else:
-            slower = f"{time_s / cut_s:.3g} times the last one kept ({_to_text(cut_s)})"
+            slower = f"{time_s / cut_s:.3g} times the time of the last one kept ({_to_text(cut_s)})"
             text = f"left out: predicted {description}; {remark or slower}"
         return Verdict(kept, position, "", None, None, **facts, bound_by=prediction.bound_by, text=text)
 
@@ -413,10 +413,17 @@ def _describe_broken_rule(prediction: Prediction, rules: Sequence[Rule]) -> tupl
 def describe_likeness(likeness: Likeness, considered: bool) -> str:
     """Return why a schedule is left out although it is predicted as fast as some that are kept."""
     position, common, ratio = likeness
-    similarity = "nearly the same" if common > _NEARLY else f"the most similar ({common:.0%} of the error shared)"
+    similarity = (
+        "nearly the same" if common > _NEARLY else f"the most similar (the model's errors have {common:.0%} in common)"
+    )
     speed = f"is predicted {ratio:.3g} times as fast" if ratio > 1.0005 else "is predicted as fast"
-    reason = "other schedules promise more" if considered else "this one was not among the random candidates"
-    return f"kept place {position} is {similarity} and {speed}; {reason}"
+    reason = "others are likelier to be faster" if considered else "this one was not among the random candidates"
+    return f"the kept schedule of rank {position} is {similarity} and {speed}; {reason}"
+
+
+def against_best(time_s: float, best_s: float) -> str:
+    """Return a time over the best time as text."""
+    return "the best time" if time_s <= best_s else f"{time_s / best_s:.3g} times the best time"
 
 
 def _to_text(seconds: float) -> str:

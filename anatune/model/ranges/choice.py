@@ -174,7 +174,7 @@ def minimise_mean(losses: Floats, count: int, weights: Floats) -> ProgramChoice:
 
 def _check_served(losses: Floats) -> None:
     if not len(losses) or not np.isfinite(losses.min(axis=0)).all():
-        raise ValueError("no candidate serves some extent")
+        raise ValueError("an extent has no candidate kernel")
 
 
 def _spread_extents(losses: Floats) -> Numbers:

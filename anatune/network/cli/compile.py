@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -40,6 +40,10 @@ if TYPE_CHECKING:
 __all__ = ["compile_model"]
 
 
+def _option(name: str, metavar: str, help: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=help)
+
+
 class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of compiling; those named like keywords of `anatune.compile` are passed on unchanged."""
 
@@ -56,59 +60,43 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = False
     price: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--price",
-            metavar="NAME=AMOUNT",
-            help="Price of an hour of a device, with --compare; once for each.",
-            show_default=False,
-        ),
+        list[str] | None, _option("--price", "NAME=AMOUNT", "With --compare: an hour's price; once for each device.")
     ] = None
     threads: Threads = None
     accuracy: Accuracy = "standard"
     precision: Annotated[
         str | None,
-        typer.Option(
-            "--precision",
-            metavar="DTYPE",
-            help="Number format of products; sums are float32. For a CPU: bfloat16, float16, float32, or int8, which "
-            "quantises a float32 model with ranges from --calibrate. For a GPU: bfloat16, float16 or fp8, with "
-            "Triton's kernels only.  [default: the model's own, if the processor has instructions for it]",
-            show_default=False,
+        _option(
+            "--precision", "DTYPE", "Number format of products; sums are float32. For a CPU: bfloat16, float16, "
+            "float32, or int8, which quantises a float32 model with ranges from --calibrate. For a GPU: bfloat16, "
+            "float16 or fp8, with Triton's kernels only.  [default: the model's own, if the processor has it]",
         ),
-    ] = None
+    ] = None  # fmt: skip
     input_shape: Annotated[
         list[str] | None,
-        typer.Option(
-            "--input-shape",
-            metavar="NxCxHxW",
-            help="Shape of an input, once for each, in order: compiles an ONNX file with dynamic axes for it.",
+        _option(
+            "--input-shape", "NxCxHxW", "Shape of an input of an ONNX file with dynamic axes; once for each, in order."
         ),
     ] = None
     size: Annotated[
         list[str] | None,
-        typer.Option(
-            "--size",
-            metavar="NAME=1..512",
-            help="The range of a size that varies, or its only value; once for each.  [default: the model's range, "
-            "1..512 without a limit]",
-            show_default=False,
+        _option(
+            "--size", "NAME=1..512", "The range or the only value of a size that the model leaves open; once for each "
+            "size.  [default: the model's range; 1..512 if it has no limit]",
         ),
-    ] = None
+    ] = None  # fmt: skip
     state: Annotated[
         list[str] | None,
-        typer.Option(
-            "--state",
-            metavar="OUTPUT=INPUT",
-            help="An output that is an input of the next call and stays in the model; once for each. auto takes those "
-            "of exported decoders (present.0.key, past_key_values.0.key).",
+        _option(
+            "--state", "OUTPUT=INPUT", "An output that the compiled model keeps and reads as an input of the next "
+            "call; once for each. auto finds those of exported decoders (present.0.key, past_key_values.0.key).",
         ),
-    ] = None
+    ] = None  # fmt: skip
     trials: Annotated[
         int,
         typer.Option("--trials", metavar="N", min=0, help="Trials of all kernels together, recorded ones included."),
     ] = 0
-    time_limit_s: Annotated[float | None, seconds_option("Start no new trial after that.")] = None
+    time_limit_s: Annotated[float | None, seconds_option("Start no new trial after this time.")] = None
     stop_at: StopAt = None
     patience: Patience = None
     records: Annotated[
@@ -125,37 +113,29 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
             "--check/--no-check",
             help="Compare outputs with the original's on random inputs; for an absent GPU, run each kernel in the "
             "emulator (seconds per kernel).  [default: compare if the device is present]",
-            show_default=False,
         ),
     ] = None
     fallback: Annotated[
         str | None,
-        typer.Option(
-            "--fallback",
-            metavar="onnxruntime",
-            help="Let it run the nodes of an ONNX model that anatune cannot read; the parts between are compiled.",
-            show_default=False,
+        _option(
+            "--fallback", "onnxruntime", "Let onnxruntime run ONNX nodes that anatune cannot read; compile the rest."
         ),
     ] = None
     calibrate: Annotated[
         Path | None,
-        typer.Option(
-            "--calibrate",
-            metavar="DATA",
-            help="Inputs of the model for int8 (.npz, .npy); several calls lie along the first dimension.",
-            show_default=False,
+        _option(
+            "--calibrate", "DATA", "int8: example inputs (.npz, .npy); several calls are joined along dimension 0."
         ),
     ] = None
     percentile: Annotated[
         float | None,
-        typer.Option(
-            "--percentile",
-            metavar="P",
-            help="Share of an activation's values within its range, such as 99.99.  [default: all]",
-            show_default=False,
+        _option(
+            "--percentile", "P", "int8: percentage of an activation's values in its range, as 99.99.  [default: all]"
         ),
     ] = None
-    measure: Annotated[bool, typer.Option("--measure", help="Run it here and report each kernel's time.")] = False
+    measure: Annotated[bool, typer.Option("--measure", help="Run the model here and report each kernel's time.")] = (
+        False
+    )
 
     def request(self, elsewhere: Elsewhere, records: Path | None, listeners: Listeners) -> CompileRequest:
         """Return the options as the library takes them; the library refuses contradictions."""

@@ -25,7 +25,7 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     inputs: Annotated[
         list[Path] | None,
         typer.Option(
-            "--input", metavar="FILE", help="A .npy file, once for each input, in order; without any, random inputs."
+            "--input", metavar="FILE", help="A .npy file; once for each input, in order.  [default: random inputs]"
         ),
     ] = None
     size: Annotated[
@@ -33,16 +33,15 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option(
             "--size",
             metavar="NAME=N",
-            help="A size that varies, for random inputs and states; once for each.  [default: as planned, empty state]",
-            show_default=False,
+            help="Value of a size that varies, for random inputs and state; once for each size.  [default: planned]",
         ),
     ] = None
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the outputs: a .npz file.")
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Write the outputs to this .npz file.")
     ] = None
-    benchmark: Annotated[bool, typer.Option("--benchmark", help="Time it: median and spread of several runs.")] = False
+    benchmark: Annotated[bool, typer.Option("--benchmark", help="Time it: median, fastest and slowest run.")] = False
     profile: Annotated[bool, typer.Option("--profile", help="Report the time of each kernel.")] = False
-    runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Runs to time.")] = 30
+    runs: Annotated[int, typer.Option("--runs", metavar="N", min=1, help="Number of runs that --benchmark times.")] = 30
     in_memory: Annotated[
         bool,
         typer.Option(
@@ -59,11 +58,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 @spread
 def run_model(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="What `anatune compile` wrote.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that `anatune compile` wrote.")],
     options: RunOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Run a compiled model. It needs only the extra tvm, for TVM's runtime, of what compiling needs."""
+    """Run a compiled model. This needs the extra tvm, but no other package that compiling needs."""
     import io
 
     import numpy as np
@@ -137,9 +136,9 @@ def _times_text(times: Mapping[str, float], measured: Mapping[str, float], predi
     profile_s = sum(measured.values())
     whole = units.ratio(times["median_s"] / profile_s)
     return (
-        "the median is of whole runs, with everything else that the machine did. The table below has the fastest run "
-        f"of each function, {units.duration(profile_s)} in all: the median is {whole} times that. The prediction, "
-        f"{units.duration(predicted_s)}, is for the planned kernels alone on an idle machine"
+        "the median is the time of a whole run, with disturbances by other programs. The table below has the fastest "
+        f"call of each function; their sum is {units.duration(profile_s)}, and the median is {whole} times that. The "
+        f"prediction, {units.duration(predicted_s)}, is for the planned kernels alone on an idle machine"
     )
 
 

@@ -347,7 +347,7 @@ class FaultSearch:
         if all(
             error_of(own, want) <= tolerance_of(own) for own, want in zip(results[len(nodes) :], wanted, strict=False)
         ):
-            return f"{correct}, and so is the model if all of them return their results: what TVM fuses is wrong"
+            return f"{correct}, and so is the model if all return their results: operators that TVM fuses are wrong"
         return f"{correct}: {self._find_origin(inputs, wanted)}"
 
     def _find_origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:
@@ -359,7 +359,7 @@ class FaultSearch:
         worst = max(error_of(own, want) for own, want in zip(results, wanted, strict=True))
         if not any(map(_is_wrong, results, wanted)):
             return "a pass of anatune over the graph changes the results"
-        return f"without passes and planned kernels the model differs by {worst:.3g} as well: reader or TVM is wrong"
+        return f"without passes and planned kernels the model differs by {worst:.3g}, too: the reader or TVM is wrong"
 
     def _run_graph(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
         """Build a graph, run it and return its outputs; errors as `compiling.session.compile`."""

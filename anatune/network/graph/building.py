@@ -236,7 +236,7 @@ def arg_extreme(name: str, value: Value, axis: int, *, keepdims: bool) -> Value:
     shape = list(tensor_type(value).shape)
     axis = _wrap_axis(axis, len(shape))
     if not shape[axis]:
-        raise RefusedError(f"chooses one of no elements along axis {axis} of {tensor_type(value)}, expected some")
+        raise RefusedError(f"finds no element along axis {axis} of {tensor_type(value)}, expected at least one")
     shape[axis : axis + 1] = [1] if keepdims else []
     return make_node(name, (value,), TensorType(tuple(shape), "int64"), axis=axis, keepdims=keepdims)
 

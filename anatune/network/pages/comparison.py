@@ -80,4 +80,4 @@ def _device_section(summary: ModelSummary) -> Section:
     ]
     sizes = ", ".join(f"{key} {size.planned}" for key, size in summary.ranges.items())
     words = f"{units.duration(summary.whole_s)} a run, {summary.launches} launches{f' ({sizes})' if sizes else ''}."
-    return Section(summary.hardware, [words], [Table.of(_KERNELS, rows, "Kernels, the dearest first", 20)])
+    return Section(summary.hardware, [words], [Table.of(_KERNELS, rows, "Kernels, the slowest first", 20)])

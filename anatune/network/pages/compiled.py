@@ -63,12 +63,14 @@ def model_page(compiled: CompiledModel | ModelSummary, measured_s: Measured = No
         sections.append(_tuning_section(summary))
     if summary.rows:
         table = _operator_table(summary.rows, measured_s, kinds=True)
-        words = "These kernels have no alternatives: their times are predicted from the bytes that they move."
+        words = (
+            "These kernels have no schedules to choose from. Their times are predicted from the bytes that they move."
+        )
         sections.append(Section("Kernels without a plan", [words], [table]))
     if summary.operators:
-        words = "TVM compiles the operators without a kernel of anatune's; times are predicted from their bytes."
+        words = "anatune has no kernels for these operators, so TVM compiles them. Times are predicted by their bytes."
         table = _operator_table(summary.operators, None, kinds=False)
-        sections.append(Section("Left to TVM", [words], [table]))
+        sections.append(Section("Operators left to TVM", [words], [table]))
     sections.append(_memory_section(summary))
     return Page(
         title, sections, [f"{_capitalise(lead)}."], f"Written by anatune {__version__}. The page needs no network."

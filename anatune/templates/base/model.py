@@ -100,7 +100,7 @@ class Guarantee(msgspec.Struct, frozen=True):
     def describe(self) -> str:
         """Return the guarantee as text."""
         if self.kind == "best_found":
-            return f"best found, gap <= {100 * self.gap:.2g} %"
+            return f"best found, gap to the best possible time <= {100 * self.gap:.2g} %"
         return self.kind
 
 

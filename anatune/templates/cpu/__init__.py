@@ -41,7 +41,7 @@ class CpuNestTemplate(CpuTemplate):
         "pair": "two microkernels along this axis: calls and size of the first, calls and size of the second",
         "order": "loops of this level, outermost first",
         "packed": "operands that are copied into the order in which the microkernel reads them",
-        "packed_ahead": "operands that are copied so before the run, because they are constant",
+        "packed_ahead": "operands that are packed before the run, because they are constant",
         "parallel": "whether the outer loops are distributed over the cores",
     }
     check = staticmethod(check_cpu)

@@ -29,7 +29,7 @@ class CudaTemplate(GpuTemplate):
     corrections: ClassVar[str | None] = "ansor"
     diverse = True
     option_meanings: ClassVar[Mapping[str, str]] = {
-        "unroll": "loops of at most so many statements are unrolled",
+        "unroll": "loops of at most this many statements are unrolled",
         "vector": "elements of a staged operand that a thread loads at once",
         **SPLIT_MEANINGS,
     }

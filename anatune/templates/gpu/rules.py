@@ -14,7 +14,7 @@ __all__ = ["GRID_RULE", "MAX_GRID", "SPLIT_RULE", "block_rules", "check_formats"
 MAX_GRID = 2147483647.0
 """The most blocks of a grid along x. Source: [CUDA-guide] technical specifications."""
 GRID_RULE = Rule("grid_blocks", "blocks of the grid", MAX_GRID)
-SPLIT_RULE = Rule("split_parts", "parts of a reduction without a step, or split leftovers where there are none", 0.0)
+SPLIT_RULE = Rule("split_parts", "parts of a reduction without a step, or split leftover tiles if none are left", 0.0)
 
 
 def gpu_of(schedule: Schedule) -> GpuSpec:

@@ -88,4 +88,4 @@ def test_nothing_legal_is_explained() -> None:
 
 def test_guarantee_in_words() -> None:
     assert Guarantee("certified").describe() == "certified"
-    assert Guarantee("best_found", 0.123).describe() == "best found, gap <= 12 %"
+    assert Guarantee("best_found", 0.123).describe() == "best found, gap to the best possible time <= 12 %"

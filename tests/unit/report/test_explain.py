@@ -21,7 +21,7 @@ def test_everything_is_said_with_numbers():
         "number 3 (i 8x2x16x2x1, j 32x2x16x4x1, k 64x4x4): 201.0 us, slower by 6.8 %, bound by shared",
         "needs more time for: shared 190.0 us against 120.0 us",
         "No schedule can take less than 120.7 us for the operations alone (4.295 GFLOP at 35.58 TFLOP/s",
-        "To be faster, the part fma has to shrink",
+        "A faster schedule needs less time for fma",
         "SHARED 2.50, L2 1.42, DRAM 1.00",
         "Rule threads_per_block (threads of a block; limit 1,024) rejected 2,000,000 points (20 %)",
         "Rules that rejected nothing: registers_per_thread",

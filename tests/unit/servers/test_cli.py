@@ -40,7 +40,7 @@ def test_a_tuned_file_of_the_server_is_not_replaced_by_predictions(tmp_path, cap
     words = ["configs", "vllm", "--hw", "h100_sxm", "--model", str(tmp_path), "--tp", "2", "--rows", "64"]
     assert main([*words, "-o", str(tmp_path / "out")]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "Not written: vLLM 0.33.0 ships a file that was tuned on this device" in said
+    assert "Not written: vLLM 0.33.0 ships a file for this layer that was tuned on this device" in said
     assert "gain" not in said
     assert not (tmp_path / "out").exists()
     assert main([*words, "-o", str(tmp_path / "out"), "--force"]) == 0
@@ -119,7 +119,7 @@ def test_parts_of_a_block_are_said(tmp_path, capsys):
     assert (
         main(["configs", "vllm", "--hw", "h200", "--n", "576", "--k", "7168", "--rows", "4", "-o", str(tmp_path)]) == 0
     )
-    assert "n = 576 ends in a part of a block" in " ".join(capsys.readouterr().out.split())
+    assert "n = 576 is not a multiple of the block" in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_page(tmp_path, capsys):
@@ -175,12 +175,12 @@ PRODUCT, MANY = ("--n", "1536", "--k", "7168"), "9" * 5000
             for name in ("--experts", "--intermediate", "--hidden", "--top-k")
         ),
         (["vllm", "--hw", "h200", *PRODUCT, "--model", "config.json"], "--model is for experts"),
-        (["vllm", "--hw", "h200", *MOE, "--measure", "--keep", "0"], "--keep is 0, but --measure"),
+        (["vllm", "--hw", "h200", *MOE, "--measure", "--keep", "0"], "the tiles of --keep, but --keep is 0"),
         (["vllm", "--hw", "h200", *MOE, "--rows", MANY], "--rows is '999"),
         (["vllm", "--hw", "h200", *MOE, "--block-shape", f"128,{MANY}"], "--block-shape is '999"),
         (["vllm", "--hw", "a100_sxm", *MOE, "--dtype", "fp8_w8a8"], "no matrix instruction for 8-bit floats"),
-        (["vllm", "--hw", "h200"], "no layer"),
-        (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k belong together"),
+        (["vllm", "--hw", "h200"], "the layer is missing"),
+        (["vllm", "--hw", "h200", "--n", "1536"], "--n and --k are both sizes of the weights"),
         (["vllm", "--hw", "h200", *MOE, "--tp", "3"], "cannot be divided evenly"),
         (["vllm", "--hw", "h200", *PRODUCT[:3], "7160"], "k is 7160, expected a multiple of 128, because servers"),
         (["vllm", "--hw", "h200", "--n", "96", "--k", "7168"], "n is 96, expected a multiple of 128"),

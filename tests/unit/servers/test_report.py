@@ -36,7 +36,7 @@ def test_gains():
 
     assert told(0, 1, 2) == "Predicted gain over the server's default: 25 % in the median, 50 % at most."
     assert told(1) == ""
-    nothing = "Less than 5 % changes nothing that is sure: keep what the server has, or measure."
+    nothing = "A gain below 5 % is not significant: keep the server's default, or measure."
     assert told(2) == f"Predicted gain over the server's default: 0 % in the median, 0 % at most. {nothing}"
     assert told(2, shipped="vLLM 0.33.0", not_written="why").endswith(
         "file of vLLM 0.33.0: 0 % in the median, 0 % at most. Not written: why."

@@ -63,7 +63,7 @@ def test_the_server_that_is_installed_here_is_asked_first(tmp_path, monkeypatch)
 def test_predicted_tiles_do_not_take_the_place_of_tuned_ones(tmp_path):
     request = ConfigRequest("vllm", H100, (MIXTRAL,), rows=(1, 64))
     (file,) = write_configs(request, tmp_path / "out")
-    assert file.not_written.startswith("vLLM 0.33.0 ships a file that was tuned on this device")
+    assert file.not_written.startswith("vLLM 0.33.0 ships a file for this layer that was tuned on this device")
     assert [(one.default, one.gain) for one in file.choices] == [(None, None)] * 2
     assert not (tmp_path / "out").exists()
     tuned = tmp_path / "tuned.json"
@@ -79,7 +79,7 @@ def test_a_file_that_gains_nothing_is_not_written(tmp_path):
     request = ConfigRequest("vllm", hardware("rtx4090"), (MIXTRAL,), rows=(1, 64))
     (file,) = write_configs(request, tmp_path / "out")
     assert max(one.gain for one in file.choices) < 1.05
-    assert file.not_written.startswith("no entry is predicted to gain 5 %")
+    assert file.not_written.startswith("no entry has a predicted gain of 5 %")
     assert not (tmp_path / "out").exists()
 
 

@@ -89,16 +89,16 @@ def test_in_words():
         "the lower bound on the time: if that is right, tuning can save at most 24 % of it"
     )
     assert "about 8.3 min for 1000 trials (5.5 to 12)" in cost_text(estimate(1000, earlier=[COST]))
-    assert "a first estimate without experience on this machine, less if the session ends early" in cost_text(
+    assert "a first estimate, because this machine has no records yet, less if the session ends early" in cost_text(
         estimate(may_end_early=True)
     )
     assert cost_text(estimate(predicted_s=0.9e-3)).endswith(
-        "is predicted at the lower bound: by the model there is nothing to win"
+        "is predicted to reach the lower bound on the time: by the model, tuning cannot save any time"
     )
     guessed = msgspec.structs.replace(estimate(), bound=TimeBound(1e-3, "fma", ("compute.clock_hz",)))
     assert "at most" not in cost_text(guessed)
-    assert "nobody has verified (compute.clock_hz)" in cost_text(guessed)
-    assert "on other machines: how long that takes is told after the first ones" in cost_text(estimate(cores=None))
+    assert "unverified numbers of the spec (compute.clock_hz)" in cost_text(guessed)
+    assert "on other machines; the time left is estimated after the first trials" in cost_text(estimate(cores=None))
     assert "for 1 trial (" in cost_text(estimate(1))
 
 

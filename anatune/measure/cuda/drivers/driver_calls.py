@@ -169,7 +169,7 @@ def failure(name: str, function: str, text: str) -> RunError | DeviceError:
         return KernelFaultError(f"the kernel failed on the GPU: {said}")
     if name in _LOSSES:
         return LostDeviceError(f"the GPU is gone or cannot be used: {said}")
-    return RunError(f"the GPU's driver refused: {said}")
+    return RunError(f"the GPU's driver refused a call: {said}")
 
 
 def name_of_text(text: str) -> str | None:

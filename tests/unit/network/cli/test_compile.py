@@ -36,7 +36,9 @@ def test_a_model_runs_on_files(folder, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "output0: 1x8x8x8 float32" in done.stdout
     assert "median of 3 runs" in done.stdout
-    assert "the median is of whole runs" in " ".join(done.stdout.split())  # beside the profile's and the plan's time
+    assert "the median is the time of a whole run" in " ".join(
+        done.stdout.split()
+    )  # beside the profile's and the plan's time
     wrong = anatune("run", folder, "-o", tmp_path / "y.txt", variables=os.environ)
     assert (wrong.returncode, (tmp_path / "y.txt").exists()) == (2, False)
     assert "expected a name that ends in .npz" in wrong.stderr
@@ -101,7 +103,7 @@ def test_nodes_are_left_to_onnxruntime(tmp_path):
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "part 2 of 4, 3 nodes left to onnxruntime: " in text
-    assert "SplitToSequence (node split): handles sequences" in text
+    assert "SplitToSequence (node split): works on sequences" in text
     done = anatune("run", tmp_path / "out", "--profile", "-o", tmp_path / "y.npz", variables=os.environ)
     assert done.returncode == 0, done.stderr
     assert "z: 4x5 float32, largest magnitude " in done.stdout
@@ -161,7 +163,7 @@ def test_bad_words_are_one_line(folder, tmp_path):
         (("compile", tmp_path / "no.onnx", "-o", tmp_path / "o"), 1, "no.onnx does not exist"),
         (("compile", tmp_path / "x.npy", "-o", tmp_path / "o", "--input-shape", "1xA"), 2, "expected sizes such as"),
         (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o", "--input-shape", "1", "--input-shape", "2"),
-         1, "2 shapes were given, expected one for each input: data"),
+         1, "got 2 shapes, expected one for each input: data"),
         (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o", "--size", "batch"), 2, "a name and a range"),
         (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o", "--size", "n=2"), 1, "some of batch"),
         (("compile", folder.parent / "network.onnx", "-o", tmp_path / "o", "--size", "batch=0"), 1, "'batch' is '0'"),

@@ -123,7 +123,7 @@ def test_the_report_names_every_kernel_and_what_was_left_to_tvm(network):
         "left to TVM",
         "layouts of convolutions: ",
         "mean (1)",
-        "kernels without a plan, predicted by their bytes",
+        "kernels without a plan, predicted by the bytes that they move",
         "max (1)",
         "PyTorch in float64",
     ):
@@ -159,7 +159,7 @@ def test_functions_that_nothing_could_schedule_are_named(monkeypatch):
     monkeypatch.setattr("anatune.network.relax.rest.schedule._schedule_function", refused)
     compiled = compile_model(torch.nn.ReLU().eval(), torch.randn(3, 4), threads=1)
     assert compiled.summary.unscheduled == ("relu",)
-    assert "without vectors and threads, as TVM wrote them: relu" in compiled.report()
+    assert "compiled by TVM without vectors and threads: relu" in compiled.report()
 
 
 def test_truth_values_are_counted_as_pytorch_does():

@@ -169,7 +169,7 @@ def test_kernels_end_early_and_their_trials_go_to_others(path):
     assert [(one.trials, one.ended, one.measured_s) for one in summary.kernels] == [(4, "patience", 1e-3)] * 2
     assert all(one.bound_s <= one.predicted_s for one in summary.kernels)
     text = tuning_text(summary)
-    assert text.startswith("kernels were measured in 8 trials, 8 of them now, ended early")
+    assert text.startswith("kernels were measured in 8 trials, 8 of them in this call, ended early")
     assert text.endswith(" times the model's lower bounds")
     again = Machine(steady)
     resumed = again.tuned(planned(), 64, path, patience=3).summary

@@ -15,7 +15,7 @@ def test_a_model_has_all_its_sections():
     page = model_page(summary(), MEASURED, name="model.onnx")
     assert [one.heading for one in page.sections] == [
         "Summary", "Where the time goes", "In words", "Kernels", "What was tuned", "Kernels without a plan",
-        "Left to TVM", "Memory",
+        "Operators left to TVM", "Memory",
     ]  # fmt: skip
     assert page.title == "model.onnx on xeon_8124m, 1 thread"
     (facts,) = (one for one in section(page, "Summary").content if isinstance(one, Facts))

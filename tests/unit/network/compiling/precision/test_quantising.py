@@ -107,7 +107,7 @@ def test_a_network_is_quantised_by_what_it_computes(tmp_path, percentile):
     report = " ".join(compiled.report().split())
     assert ("largest difference from the float32 model in 4 calls of the calibration data" in report) == check
     assert compiled.summary.check is None or 0 < compiled.summary.check.error < 0.05
-    assert "quantised to 8 bits, output of each of 2 layers over its error: worst" in compiled.report().replace(
+    assert "quantised to 8 bits: signal-to-noise ratio of 2 layers' outputs, lowest: " in compiled.report().replace(
         "\n", " "
     )
 
