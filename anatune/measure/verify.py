@@ -104,7 +104,7 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
 
 @compile_in_turn
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
-    """Return what the compiler reports about a schedule, without loading or running it.
+    """Return the compiler's report of a schedule, without loading or running it.
 
     Returns
     -------

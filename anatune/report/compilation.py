@@ -1,4 +1,4 @@
-"""Report of compiling a plan's first schedules: what the compiler reported and how that changed the plan."""
+"""Report of compiling a plan's first schedules: the compiler's numbers and their effect on the plan."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _cells(ranked: list[CompiledSchedule]) -> list[list[str]]:
 
 
 def compilation_sentences(compilation: Compilation) -> list[str]:
-    """Return what was compiled, what changed and why, and what failed, as sentences."""
+    """Return sentences about the compiled schedules, the changes with their reasons, and the failures."""
     return [*_work(compilation), *_order(compilation), *_numbers(compilation), *_failures(compilation)]
 
 
@@ -65,7 +65,7 @@ def _work(compilation: Compilation) -> list[str]:
     text += f" ({done / seconds:.1f} kernels/s)" if done and seconds > 0 else ""
     text += f"; {units.count(len(compilation.failed))} of them failed" if compilation.failed else ""
     text += f"; the time limit left out {units.count(len(compilation.left))}" if compilation.left else ""
-    return [f"{text}. What is proven about the order holds for the predictions before compilation."]
+    return [f"{text}. The proof of the order holds for the predictions before compilation."]
 
 
 def _order(compilation: Compilation) -> list[str]:

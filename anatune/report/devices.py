@@ -169,7 +169,7 @@ def prediction_lines(result: Calibration) -> list[str]:
 
 
 def family_lines(family: TrainingFamily, judgement: Judgement, saved: Path | None) -> list[Line]:
-    """Return the report of one correction: its training data, and how much it helps.
+    """Return the report of one correction: its training data, and its gain.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def session_facts(view: SessionView) -> list[Fact]:
         bound = view.bound
         share = f"{units.percent(bound.time_s / time_s)} of the best time"
         if time_s < bound.time_s:
-            share = "the best is faster: the device is faster than its spec says"
+            share = "the best is faster: the device is faster than its spec"
         facts.append(("lower bound on the time", units.duration(bound.time_s), f"{bound_by_text(bound)}; {share}"))
     else:
         facts.append(("best", "no trial ran successfully", f"{view.num_failed} failed"))

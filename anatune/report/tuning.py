@@ -52,7 +52,7 @@ def progress_text(progress: TuningProgress) -> str:
 
 
 def _pace(progress: TuningProgress | ModelProgress) -> list[str]:
-    """Return the number of devices, their trials per second, and the time left, as far as they are known."""
+    """Return the number of devices, their trials per second, and the time left, without unknown ones."""
     fleet = fleet_text(progress.workers, progress.trials_per_s)
     left = "" if progress.left_s is None else f"{progress.left_s:.0f} s left"
     return [word for word in (fleet, left) if word]
@@ -76,7 +76,7 @@ def _over_first(trial: Trial, first: Trial) -> str:
 
 
 def cost_text(estimate: CostEstimate) -> str:
-    """Return one line: the estimated time of a session, and how much it can gain at most."""
+    """Return one line: the estimated time of a session, and its largest possible gain."""
     trials = units.many(estimate.trials, "trial")
     return f"{span_text(trials, estimate)}; {worth_text(estimate.predicted_s, estimate.bound)}"
 
@@ -116,7 +116,7 @@ def _round_estimate(value: float) -> str:
 
 
 def worth_text(predicted_s: float | None, bound: TimeBound, what: str = "the plan's first choice is") -> str:
-    """Return how much time tuning can save at most: the distance of a prediction from the lower bound."""
+    """Return the most time that tuning can save: the distance of a prediction from the lower bound."""
     if predicted_s is None:
         return "the predicted time is unknown, so it cannot be compared with the lower bound on the time"
     over = predicted_s / bound.time_s
@@ -282,7 +282,7 @@ def _against_bound(result: TuningResult) -> str:
     if share > 1.0:
         return (
             f"the best is faster than the lower bound on the time, {bound_text(bound)}, which is "
-            f"{units.percent(share)} of its time: the device is faster than its spec says; "
+            f"{units.percent(share)} of its time: the device is faster than its spec; "
             "`anatune hw calibrate` measures it"
         )
     return f"lower bound on the time: {bound_text(bound)}, {units.percent(share)} of the best time"

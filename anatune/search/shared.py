@@ -2,7 +2,7 @@
 
 Each space has a bound of what its next trial may reach: the best time measured there, less what further trials usually
 gain; before its first trial, the model's best time, scaled by what was measured in other spaces, less the possible
-error of the model. The space with the least bound is asked. A clearly slower space costs one trial, or none if the
+error of the model. The space with the least bound proposes next. A clearly slower space costs one trial, or none if the
 model is sure.
 """
 

@@ -143,7 +143,7 @@ def gpu_templates(workload: Workload, hardware: GpuSpec, accuracy: str) -> tuple
     generated from them (`core.generation`). Templates left out because Triton is not installed are logged.
     """
     tuned = tuning_template(workload, hardware)
-    covered = (templates_of(hardware)[0], tuned)  # the default is part of what is wider
+    covered = (templates_of(hardware)[0], tuned)  # the tuning template contains the schedules of the default
     joined = [one for one in joined_templates(workload, hardware, accuracy) if one not in covered]
     sharing = (tuned, *filter(_is_buildable, joined))
     return tuple(one for one in sharing if not generation_limit(workload, hardware, [one.name])) or sharing

@@ -227,7 +227,7 @@ def tune(
 
 
 def _note_beginning(result: TuningResult, options: TuneOptions) -> None:
-    """Note on stderr what the session started from."""
+    """Print on stderr the records and correction that the session started from."""
     records = options.records
     if options.resume and not result.num_resumed:
         note(f"note: {records} has no session of this workload, device, threads and strategy; started a new session")

@@ -36,7 +36,7 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedules : tuple of Schedule
         The programs, each given as its schedule for the largest extent that it serves.
     lasts, programs : tuple of int
-        Intervals in order: the program of this number serves the extents up to and including this one.
+        For each interval in order, its last extent and the number of its program.
     """
 
     axis: str

@@ -83,7 +83,7 @@ def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
     ranged : Ranged, optional
         The axis whose extent the kernel takes when it is launched: ``Ranged("i", least=1, most=8192)``. Its functions
         then have one more parameter, ``int extent_<axis>``, as the last one, and are correct for every extent of the
-        range; ``kernel.at(extent)`` tells what is launched. The options ``split`` and ``atomic`` work as without a
+        range; ``kernel.at(extent)`` returns the launched kernel. The options ``split`` and ``atomic`` work as without a
         range (parts of a reduction whose extent varies are as equal as possible); ``whole`` does not.
 
     Examples

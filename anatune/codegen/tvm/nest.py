@@ -62,7 +62,7 @@ class _BlockOperand:
     buffer: tirx.Buffer
     indices: list[_Affine]
     conditions: list[_Affine]
-    """Expressions that are all >= 0 where the tensor is read; elsewhere the operand is 0."""
+    """Expressions that are all >= 0 where the tensor is read; otherwise the operand is 0."""
 
 
 class _BlockReader:
@@ -312,7 +312,7 @@ def _check_result(reader: _BlockReader, indices: Sequence[_Affine]) -> None:
         terms = sorted((coefficient, reader.extent(atom)) for atom, coefficient in index.terms.items())
         mixed = len(terms) > 2 or (len(terms) == 2 and terms[0][0] * terms[0][1] > terms[1][0])
         if index.constant or mixed or seen & set(index.terms):
-            raise reader.error("two iterations may write the same element, or the result begins elsewhere")
+            raise reader.error("two iterations may write the same element, or the result does not begin at index 0")
         seen |= set(index.terms)
 
 

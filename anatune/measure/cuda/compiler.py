@@ -64,7 +64,7 @@ def compile_schedules(
     num_processes: int | None = None,
     entry: str = _ENTRY,
 ) -> Iterator[tuple[int, CompileResult]]:
-    """Generate and compile schedules and yield each result as soon as it is there; no GPU is needed.
+    """Generate and compile schedules and yield each result as soon as it is ready; no GPU is needed.
 
     The processes end with the iterator, also after an error or Ctrl-C.
 

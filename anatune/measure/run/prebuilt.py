@@ -61,7 +61,7 @@ class Prebuilt(Measurer):
         """
         self._drain()
         worker = self._runners[0].worker
-        # Our own kernel, under suspicion of nothing: a busy machine may take its time, and is told by the time it took.
+        # This kernel is our own and trusted, so it needs no time limit: its time shows whether the machine is busy.
         limit_s = self.limits.start_s + self.limits.run_s
         worker.submit("anatune.measure.run.runner:reference_s", {"samples": samples}, limit_s)
         reply = worker.wait(self.limits.start_s + limit_s)

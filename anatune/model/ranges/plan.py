@@ -1,4 +1,4 @@
-"""Plans for a range of extents: which kernels serve which extents, how much time that loses, and the proof."""
+"""Plans for a range of extents: which kernels serve which extents, the time that this costs, and the proof."""
 
 from __future__ import annotations
 

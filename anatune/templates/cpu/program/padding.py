@@ -3,7 +3,7 @@
 A padded dimension is indexed by ``axis * stride + window * dilation - padding``. Its taps can be skipped in two ways:
 
 - Statically, if the window is unrolled in the microkernel and the position of each call along `axis` is a constant.
-  Tiles at the border have microkernels of their own, without the rows that a tap misses.
+  Tiles at the border have separate microkernels, without the rows whose tap is outside.
 - Dynamically, if the window is a loop of the microkernel and its tile is one element wide along `axis`. The loop runs
   from the first to the last tap inside.
 
@@ -22,7 +22,7 @@ from anatune.templates.cpu.program.nest import CallGroup, LoopNest
 __all__ = ["Skip", "border_parts", "first_tap", "last_tap", "skipped_products", "skips_of"]
 
 _MOST_BORDER_TILES = 6
-"""Most border tiles of one axis that have microkernels of their own; with more, the tensor is padded instead."""
+"""Most border tiles of one axis that have separate microkernels; with more, the tensor is padded instead."""
 
 
 class Skip(NamedTuple):
@@ -134,7 +134,7 @@ def skipped_products(
 
     Parameters
     ----------
-    parts : mapping of str to Part
+    parts : mapping of str to CallGroup
         The parts that the microkernel covers. If it has several calls, all of them are inside.
     axes, rows
         Axes of the rows, and the index of each row along them.

@@ -20,7 +20,7 @@ _OTHER_REGISTERS = 32
 def expected_blocks(nest: CudaNest) -> int:
     """Return how many blocks of a kernel with dynamic shared memory an SM will hold.
 
-    The compiler does not know how much dynamic shared memory a launch asks for. It assumes none, and spills registers
+    The compiler does not know the size of dynamic shared memory of a launch. It assumes none, and spills registers
     to make room for blocks that will never be resident. The number is also limited so that it causes no spills itself:
     the registers must hold the accumulators, fragments and some addresses of so many blocks.
     """
