@@ -42,7 +42,7 @@ class PlanOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options for the contents of a plan and how it is printed."""
 
     top_k: Annotated[int, typer.Option("--top-k", metavar="K", min=1, help="Number of schedules to return.")] = 10
-    time_limit: Annotated[float | None, seconds_option("End the search then; the answer says what is proven.")] = None
+    time_limit: Annotated[float | None, seconds_option("End the search then; the plan states its proof.")] = None
     distinct: Annotated[
         bool | None,
         typer.Option(

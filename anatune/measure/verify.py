@@ -81,7 +81,7 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
     GPU schedules need no GPU, but a C++ compiler: their CUDA C runs on the CPU in a separate process
     (`measure.emulate.emulator`), with ascending, descending and random orders of the threads. Races, accesses outside
     an array, reads of unwritten memory and divergent barriers are detected. Schedules of the template "triton" run in
-    Triton's interpreter (`measure.emulate.triton_interpreter`), which detects less; `Verification.note` says what.
+    Triton's interpreter (`measure.emulate.triton_interpreter`), which detects fewer errors, see `Verification.note`.
 
     Raises
     ------

@@ -18,7 +18,7 @@ _SAME_SHARE = 1e-3
 
 
 def compilation_lines(compilation: Compilation, top_k: int = 10, *, width: int = 80) -> list[Line]:
-    """Return the report of a compilation: the first kernels before and after, then what changed and why."""
+    """Return the report of a compilation: the first kernels before and after, then the changes and their reasons."""
     lines = []
     ranked = compilation.ranked[:top_k]
     if ranked:
@@ -69,7 +69,7 @@ def _work(compilation: Compilation) -> list[str]:
 
 
 def _order(compilation: Compilation) -> list[str]:
-    """Return sentences that say whether the first choice changed, and why."""
+    """Return sentences about a change of the first choice and its reason."""
     ranked = compilation.ranked
     if not ranked:
         return []
@@ -87,7 +87,7 @@ def _order(compilation: Compilation) -> list[str]:
 
 
 def _change(entry: CompiledSchedule) -> str:
-    """Return how compilation changed the numbers of one kernel."""
+    """Return a text with the numbers of one kernel that compilation changed."""
     before, after, facts = entry.before, entry.after, entry.facts
     assert after is not None
     assert facts is not None

@@ -39,7 +39,7 @@ MAX_PARTS = 3
 
 
 class _PartWords(NamedTuple):
-    """Words for a part of a prediction: its meaning, what would shorten it, and the group of the spec behind it."""
+    """Words for a part of a prediction: its meaning, the remedy that shortens it, and its group in the spec."""
 
     what: str
     remedy: str
@@ -185,8 +185,8 @@ def _other_templates(plan: Plan) -> list[str]:
         if space.template == best.template:
             continue
         if space.left_out is not None:
-            told = space.left_out.describe(space.template)
-            sentences.append(f"{told[0].upper()}{told[1:]}.")
+            description = space.left_out.describe(space.template)
+            sentences.append(f"{description[0].upper()}{description[1:]}.")
             continue
         if space.best_s is None:
             sentences.append(f"The template {space.template} has no legal schedule for this workload and device.")

@@ -86,14 +86,14 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None, com
     lines = paragraph(_workload_text(plan), width, "bold")
     corrections = [correction.describe() for correction in plan.corrections]
     left_out = [f"note: {one.left_out.describe(one.template)}" for one in plan.joined if one.left_out is not None]
-    told = (
+    sentence = (
         _hardware_text(plan),
         template,
         _products_text(plan),
         _guarantee_text(plan, seconds, compiling_s),
         *left_out,
     )
-    for text in (*told, *corrections):
+    for text in (*sentence, *corrections):
         lines += paragraph(text, width)
     if not plan.schedules:
         return lines
@@ -155,7 +155,7 @@ def _products_text(plan: Plan) -> str:
 
 
 def _ties(plan: Plan) -> list[str]:
-    """Return how many other schedules have the predicted time of each one, "" for none."""
+    """Return the number of other schedules with the predicted time of each one, "" for none."""
     word = "" if plan.alike_is_exact else "at least "
     counts = plan.num_alike or [0] * len(plan.schedules)
     return [f"{word}{units.count(count)} more of the same predicted time" if count else "" for count in counts]
@@ -209,26 +209,28 @@ def _table(plan: Plan, width: int) -> list[Line]:
     predictions = plan.predictions
     rates = [work / prediction.time_s for prediction in predictions]
     ratios = {
-        f"x{level.upper()}": [units.or_dash(told.traffic_over_bound.get(level), units.ratio) for told in predictions]
+        f"x{level.upper()}": [
+            units.or_dash(prediction.traffic_over_bound.get(level), units.ratio) for prediction in predictions
+        ]
         for level in _levels(plan)
     }
     cells = [
         ("#", [str(rank) for rank in range(1, len(rates) + 1)]),
-        ("time", [units.duration(told.time_s) for told in predictions]),
+        ("time", [units.duration(prediction.time_s) for prediction in predictions]),
         ("GFLOP/s" if plan.workload.flop else "GB/s", [units.giga(rate) for rate in rates]),
         ("peak", [units.share(rate / peak) for rate in rates]),
-        ("bound by", [told.bound_by for told in predictions]),
-        ("occupancy", [occupancy_text(told) for told in predictions]),
-        ("waves", [units.ratio(told.waves) for told in predictions]),
+        ("bound by", [prediction.bound_by for prediction in predictions]),
+        ("occupancy", [occupancy_text(prediction) for prediction in predictions]),
+        ("waves", [units.ratio(prediction.waves) for prediction in predictions]),
         *ratios.items(),
-        ("regs", [registers_text(told) for told in predictions]),
+        ("regs", [registers_text(prediction) for prediction in predictions]),
     ]
     return table(cells, ("bound by", "occupancy"), width=width)
 
 
 def _levels(plan: Plan) -> list[str]:
     """Return the memory levels that a prediction of the plan tells."""
-    return list(dict.fromkeys(level for told in plan.predictions for level in told.traffic_over_bound))
+    return list(dict.fromkeys(level for prediction in plan.predictions for level in prediction.traffic_over_bound))
 
 
 def occupancy_text(prediction: Prediction) -> str:
@@ -318,11 +320,11 @@ def subset_lines(subset: RankedSubset, most: int, *, width: int = 80) -> list[Li
     templates = joined_text(names, subset.accuracy) if several else template_text(workload, hardware, *names)
     cells = [
         ("#", [str(place) for place in range(1, len(schedules) + 1)]),
-        ("time", [units.duration(told.time_s) for told in predictions]),
-        ("bound by", [told.bound_by for told in predictions]),
-        ("occupancy", [units.percent(told.occupancy) for told in predictions]),
-        ("waves", [units.ratio(told.waves) for told in predictions]),
-        ("regs", [registers_text(told) for told in predictions]),
+        ("time", [units.duration(prediction.time_s) for prediction in predictions]),
+        ("bound by", [prediction.bound_by for prediction in predictions]),
+        ("occupancy", [units.percent(prediction.occupancy) for prediction in predictions]),
+        ("waves", [units.ratio(prediction.waves) for prediction in predictions]),
+        ("regs", [registers_text(prediction) for prediction in predictions]),
     ]
     heading, *rows = table(cells, ("bound by",), width=width)
     lines = paragraph(f"{workload.describe()} on {hardware.name} ({hardware.model}){threads}", width, "bold")
@@ -333,9 +335,9 @@ def subset_lines(subset: RankedSubset, most: int, *, width: int = 80) -> list[Li
         tiles = wrap_items(items, width, indent="    ")
         lines += [row, *(Line(text, "dim") for text in tiles)]
     if subset.num_kept > len(schedules):
-        told = (
+        sentence = (
             f"{units.count(subset.num_kept - len(schedules))} more; --json lists them (at most --most N), --for csv, "
             "triton, kernel-tuner or metaschedule writes them for a tuner"
         )
-        lines += [Line(""), *paragraph(told, width)]
+        lines += [Line(""), *paragraph(sentence, width)]
     return lines

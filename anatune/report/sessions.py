@@ -115,9 +115,9 @@ class SessionView:
         for template in fewest:
             with contextlib.suppress(SpaceError):  # an imported kernel that the template cannot express
                 fewest[template] = make_model(self.workload, hardware, template).least_flop
-        told = {name: value for name in ("l2", "cold") if isinstance(value := self.conditions.get(name), str)}
-        constants = constant_tensors(self.workload) if "cold" in told else ()
-        return time_bound(self.workload, hardware, fewest, **told, constants=constants)
+        cache_states = {name: value for name in ("l2", "cold") if isinstance(value := self.conditions.get(name), str)}
+        constants = constant_tensors(self.workload) if "cold" in cache_states else ()
+        return time_bound(self.workload, hardware, fewest, **cache_states, constants=constants)
 
     @property
     def num_failed(self) -> int:

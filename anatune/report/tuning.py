@@ -159,12 +159,12 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     lines = paragraph(_heading(result), width, "bold")
     if result.trials:
         template = result.trials[0].schedule.template
-        told = (
+        sentence = (
             joined_text(result.templates, result.accuracy)
             if len(result.templates) > 1
             else template_text(result.workload, result.hardware, template)
         )
-        lines += paragraph(told, width)
+        lines += paragraph(sentence, width)
     outcomes = ", ".join(f"{number} {outcome.value}" for outcome, number in result.outcomes.items())
     resumed = f" ({result.num_resumed} of them resumed)" if result.num_resumed else ""
     lines.append(
@@ -174,15 +174,15 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     if result.correction is not None:
         lines += paragraph(f"predicted times were corrected by the learned correction {result.correction}", width)
     if result.learned_trials:
-        told = units.many(result.learned_workloads, "workload")
-        told = (
-            f"the search learned from {result.learned_trials} recorded trials of {told} on this device, and from its "
-            "own trials; --no-reuse ignores the records"
+        workloads_text = units.many(result.learned_workloads, "workload")
+        sentence = (
+            f"the search learned from {result.learned_trials} recorded trials of {workloads_text} on this device "
+            "and from its own trials; --no-reuse ignores the records"
         )
-        lines += paragraph(told, width)
+        lines += paragraph(sentence, width)
     lines += _best_lines(result, width)
-    for told in (_scaling_text(result), _energy(result), _duration_text(result), _against_bound(result), *hints):
-        lines += paragraph(told, width)
+    for sentence in (_scaling_text(result), _energy(result), _duration_text(result), _against_bound(result), *hints):
+        lines += paragraph(sentence, width)
     return lines
 
 
@@ -193,11 +193,11 @@ def _best_lines(result: TuningResult, width: int) -> list[Line]:
         return []
     who = "the plan's first choice" if best is result.plan_first else f"proposed by {best.source!r}"
     rate = measured_rate(best.schedule.hardware, best, best_s)
-    told = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
+    sentence = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
     among_several = len(result.templates) > 1
     items = template_items(best.schedule, among_several=among_several) + schedule_items(best.schedule)
     return [
-        *paragraph(told, width, "green"),
+        *paragraph(sentence, width, "green"),
         *map(Line, wrap_items(items, width, indent="  ")),
         *paragraph(_against_plan(result, best), width),
     ]
@@ -239,7 +239,7 @@ def ended_text(result: TuningResult) -> str:
 
 
 def _scaling_text(result: TuningResult) -> str:
-    """Return how the session's times were scaled; "" if no reference kernel ran with its best trial."""
+    """Return a sentence about the scaling of the session's times; "" if no reference kernel ran with its best trial."""
     if result.best_trial is None or result.best_trial.measurement.relative is None:
         return ""
     return (
@@ -257,7 +257,7 @@ def _energy(result: TuningResult) -> str:
 
 
 def _duration_text(result: TuningResult) -> str:
-    """Return how long measuring took, and the estimate before it; "" without an estimate."""
+    """Return the duration of the session and its estimate; "" without an estimate."""
     estimate, took_s = result.estimate, result.measure_s
     if estimate is None or took_s is None or estimate.seconds is None or result.ended != "trials":
         return ""

@@ -51,7 +51,7 @@ class Strategy(Protocol):
 
     A strategy never measures, waits, prints or manages a budget. It proposes only legal schedules, and none of them
     twice. Its next proposals depend only on its seed, the set of trials reported to it, and the proposals whose
-    trials are missing. Trials may therefore be told in any order, in parts, or all at once to a new object, which is
+    trials are missing. So trials may arrive in any order, in parts, or all at once to a new object, which is
     how a session resumes. The exception are proposals made with ``ahead=True``: they and later ones depend on what was
     known then.
 

@@ -102,6 +102,6 @@ class SharedStrategy:
 
     def _costs(self) -> list[list[float]]:
         """Return the logs of each member's measured times, relative to the reference kernel if all trials have one."""
-        good = [[one for _, one in told if one.time_s is not None] for told in self._told]
+        good = [[one for _, one in trials if one.time_s is not None] for trials in self._told]
         relative = all(one.relative is not None for own in good for one in own)
         return [[math.log((one.relative if relative else one.time_s) or math.nan) for one in own] for own in good]

@@ -139,7 +139,7 @@ def check_gpu(
 def gpu_templates(workload: Workload, hardware: GpuSpec, accuracy: str) -> tuple[Template, ...]:
     """Return the templates that share the trials of a session on a GPU if no template is named.
 
-    These are the template that tuning uses instead of the default, and those that join it, as far as kernels can be
+    These are the template that tuning uses instead of the default, and those that join it, if kernels can be
     generated from them (`core.generation`). Templates left out because Triton is not installed are logged.
     """
     tuned = tuning_template(workload, hardware)

@@ -33,7 +33,7 @@ _DEFINITION = re.compile(r'^extern "C" __global__ [^;{]*\{', re.MULTILINE)
 
 @dataclass(frozen=True)
 class LoweredGpuSchedule(LoweredSchedule):
-    """A TVM module with one kernel, or with several that belong together, and the way they are launched."""
+    """A TVM module with the kernels of one schedule, and their launches."""
 
     program: KernelProgram
 
@@ -100,9 +100,9 @@ def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
 
 
 def make_named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) -> tuple[CudaKernel, DevicePart]:
-    """Return the CUDA C of a schedule with kernels called ``<name>_kernel<...>``, and the TVM module behind it.
+    """Return the CUDA C of a schedule with kernels called ``<name>_kernel<...>``, and its TVM module.
 
-    Errors as `lower_gpu`.
+    The errors are those of `lower_gpu`.
     """
     lowered = lower_gpu(schedule, ranged=ranged)
     module = lowered.module
@@ -158,7 +158,7 @@ def _split_functions(text: str) -> list[str]:
 
 
 def _add_extent(function: str, body: str, ranged: Ranged) -> str:
-    """Add the extent to a kernel's parameters even if it needs none, because all kernels are launched alike."""
+    """Add the extent to a kernel's parameters even if it needs none, because all are launched in the same way."""
     return re.sub(
         rf"\b({function}\([^)]*?)(, int {ranged.parameter})?\)", rf"\1, int {ranged.parameter})", body, count=1
     )

@@ -1,4 +1,4 @@
-"""Probes of a GPU, as small CUDA kernels: multiply-adds, matrix units and launches (memories: `memory_probes`).
+"""Probes of a GPU, as small CUDA kernels: multiply-adds, matrix units and launches; see also `memory_probes`.
 
 All have the same parameters: ``input_ptr``; ``rounds_ptr`` (32-bit integers, so that no compiler knows the number of
 iterations); ``result_ptr`` (proves that the work was done; `measure.cuda.calibration.probe_checks` knows the expected

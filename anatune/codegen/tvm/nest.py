@@ -286,7 +286,7 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
             continue
         loop = next((loop for loop in free if loop.loop_var.same_as(value)), None)
         if loop is None or _integer(loop.min) != 0 or _integer(loop.extent) != extent:
-            raise WorkloadError(f"block {block}: iterator {item.var} is bound to {value}, expected a loop of its own")
+            raise WorkloadError(f"block {block}: iterator {item.var} is bound to {value}, expected its own loop")
         free.remove(loop)
     if any(_integer(loop.extent) != 1 for loop in free):
         raise WorkloadError(f"block {block}: a loop around it belongs to no iterator")
@@ -377,7 +377,7 @@ def _check_buffer(reader: _BlockReader, buffer: tirx.Buffer) -> None:
     if any(_integer(extent) is None for extent in buffer.shape):
         raise reader.error(f"{buffer.name} is of shape {list(buffer.shape)}, expected constant extents")
     if len(buffer.strides) or not _is_zero(buffer.elem_offset) or buffer.scope() != "global":
-        raise reader.error(f"{buffer.name} has strides, an offset or a scope of its own, expected a plain tensor")
+        raise reader.error(f"{buffer.name} has strides, an offset or a scope, expected contiguous global data")
 
 
 def _always_holds(reader: _BlockReader, condition: _Affine) -> bool:

@@ -180,7 +180,7 @@ def _check_result(operator: str, extents: dict[str, int], spatial: set[str], wri
     if is_mixed or is_outside or any(write.offsets):
         raise WorkloadError(
             f"{operator}: result {write.tensor!r} of shape {write.shape} is written at {tuple(reach)} positions with "
-            f"offsets {write.offsets}; expected each iteration of the spatial axes to write one element of its own, "
+            f"offsets {write.offsets}; expected each iteration of the spatial axes to write a different element, "
             "beginning with the first element"
         )
 

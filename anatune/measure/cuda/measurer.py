@@ -156,7 +156,7 @@ def build_schedules(
 
 
 def _outcome(job: BuildJob) -> Built:
-    """Return how a job ended."""
+    """Return the result of a job that ended."""
     if isinstance(job.artifact, GpuArtifact):
         return job.artifact
     assert job.measurement is not None

@@ -155,7 +155,7 @@ class _Memory:
                     given = inputs.get(buffer.tensor)
                     values = _new_array(buffer) if given is None else np.array(given, order="C", copy=not is_input)
                     self.spaces[buffer.tensor] = _Space(buffer, values, number, is_input=is_input)
-                    if given is not None and not is_input:  # a result that keeps what is not written
+                    if given is not None and not is_input:  # unwritten elements keep their values
                         self.spaces[buffer.tensor].written[:] = 1
         self._by_number = [*self.spaces.values()]
         self._shapes = {tensor: buffer.shape for tensor, buffer in program.tensors.items()}

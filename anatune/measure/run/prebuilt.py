@@ -61,7 +61,7 @@ class Prebuilt(Measurer):
         """
         self._drain()
         worker = self._runners[0].worker
-        # This kernel is our own and trusted, so it needs no time limit: its time shows whether the machine is busy.
+        # The kernel is our own and cannot hang: a long run means a busy machine, so the limit includes the start time.
         limit_s = self.limits.start_s + self.limits.run_s
         worker.submit("anatune.measure.run.runner:reference_s", {"samples": samples}, limit_s)
         reply = worker.wait(self.limits.start_s + limit_s)

@@ -66,7 +66,7 @@ class CandidatePool(Generic[FeaturesT]):
 
 
 class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
-    """A strategy that proposes one point after the other; all proposed and told points are observations of a `Kriging`.
+    """A strategy that proposes points one by one; all proposed and reported points are observations of a `Kriging`.
 
     Proposals depend only on the seed, the set of reported trials, and the proposals without a trial.
     """

@@ -49,7 +49,7 @@ CHECK, PREDICT = 0, 1
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     """A legality rule: its id, a text that names the limited quantity, and the limit of the device.
 
-    ``needed`` is what every point of a space needs, if that is the same for all points. Such a rule rejects all or
+    ``needed`` is the quantity that points of a space need, if all need the same. Such a rule rejects all or
     none.
     """
 

@@ -154,7 +154,7 @@ def measure_together(make_call: Callable[[], Call], *, budget_s: float, least_ro
     for error in failed:
         if not isinstance(error, (OSError, threading.BrokenBarrierError)):
             raise error
-    if failed:  # a core may not be had
+    if failed:  # a core may not be available
         return None
     stolen, passed = (now - then for now, then in zip(steal_ticks(), before, strict=True))
     return judge_rounds(

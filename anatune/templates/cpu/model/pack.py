@@ -64,7 +64,7 @@ REGISTER_LIMIT = 2.0
 """Limit of the rule microkernel_registers, relative to the registers. Beyond it nothing stays in registers."""
 MULTIPLY_ADD_LIMIT = 1024.0
 """Limit of the rule microkernel_code: multiply-adds of the straight-line body. 8 KiB of code stay in L1I and are
-decoded once. The limit is half if each multiply-add is two instructions: 5x2 tiles of VPMADDWD on a Zen 3 reach 1.35
+decoded once. The limit is halved if a multiply-add is two instructions: 5x2 tiles of VPMADDWD on a Zen 3 reach 1.35
 of the rate of float32 with 64 steps, 1.59 with 8.
 """
 TILE_UNIT = TileUnit(

@@ -43,7 +43,7 @@ def use_byte_offsets(body: str) -> str:
     The compiler puts the constant part of an unrolled loop's index into the offset of a load. If the index has a second
     constant, the compiler often adds both in a register for every load (bench/gpu/machine_code.py counts). It separates
     32-bit offsets in bytes most reliably, but then it no longer merges neighbouring loads into one. Therefore vectors
-    stay as they are, and so do indices that move by 1 along a loop and begin at aligned positions.
+    stay unchanged, and so do indices that move by 1 along a loop and begin at aligned positions.
     """
     declared = re.search(r"(\w+) smem_ptr\[", body)
     if declared is None or declared[1] not in _ELEMENT_BYTES:
