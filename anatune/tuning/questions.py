@@ -21,8 +21,8 @@ class Questions:
     """The queue of schedules to measure: it gets them from a strategy and reports their results.
 
     Schedules of one program are measured once, and the strategy gets the same result for all of them. Results may come
-    in any order. A schedule without a result is given out once more; then the strategy is told that the device was
-    lost.
+    in any order. A schedule without a result is measured once more. If that also fails to return, the strategy gets
+    the outcome "device lost".
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
     sizes = [math.prod(extents[axis] for axis in axes) for axes in own_axes]
     if max(sizes) == 1 or not all(own_axes):
         raise SpaceError(
-            f"{workload.operator}: its operands have no index of their own beside {', '.join(batch) or 'none'}, so it "
+            f"{workload.operator}: an operand has no separate index besides {', '.join(batch) or 'none'}, so it "
             "is no matrix product, as tensor cores need; use another template"
         )
     moving = [axis for axis in order if axis not in batch and extents[axis] > 1]

@@ -209,7 +209,7 @@ class Model(ABC):
     def leaves(self, points: Points) -> Points:
         """Return the leaf numbers of points in the trees of a learned correction, (num_points, num_numbers).
 
-        The more numbers two points share, the more alike their errors were in training. There are no numbers without a
+        The more numbers two points share, the closer their errors were in training. There are no numbers without a
         correction.
         """
         return np.zeros((len(points), 0), dtype=np.int64)
