@@ -86,14 +86,14 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None, com
     lines = paragraph(_workload_text(plan), width, "bold")
     corrections = [correction.describe() for correction in plan.corrections]
     left_out = [f"note: {one.left_out.describe(one.template)}" for one in plan.joined if one.left_out is not None]
-    sentence = (
+    paragraphs = (
         _hardware_text(plan),
         template,
         _products_text(plan),
         _guarantee_text(plan, seconds, compiling_s),
         *left_out,
     )
-    for text in (*sentence, *corrections):
+    for text in (*paragraphs, *corrections):
         lines += paragraph(text, width)
     if not plan.schedules:
         return lines
