@@ -47,7 +47,7 @@ def completion(
 
 
 def complete(command: Any) -> int | None:
-    """Print completions if a shell asks for them and return the exit status; else return None."""
+    """Print completions if a shell requests them, and return the exit status; else return None."""
     instruction = os.environ.get(_VARIABLE)
     if not instruction:
         return None

@@ -81,7 +81,7 @@ class InterruptWatcher:
         """Flush stdout and end the process; called from the main thread after it has unwound."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         with contextlib.suppress(OSError, ValueError):
-            sys.stdout.flush()  # only here: elsewhere the main thread may be in the middle of a write
+            sys.stdout.flush()  # only here: at other times the main thread may be in the middle of a write
         self.end(line)
 
     def end(self, line: str) -> NoReturn:
@@ -156,7 +156,7 @@ def _adopt() -> None:
 
 
 def _end_processes() -> None:
-    """End all descendants of this process (Linux; elsewhere they end when their pipe is closed)."""
+    """End all descendants of this process (Linux; on other systems they end when their pipe is closed)."""
     for number, pause_s in ((signal.SIGTERM, _GENTLY_S), (signal.SIGKILL, 0.0)):
         processes = _descendants()
         for process in processes:

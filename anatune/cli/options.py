@@ -85,7 +85,7 @@ Accuracy = Annotated[
         help="standard (the default): kernels whose error is about that of a plain sum. relaxed: also kernels with "
         "several times that error: Winograd's F(4x4, 3x3), sums in float16 (AVX512_FP16), float32 rounded to tf32, "
         "and sums of 8-bit floats in the few bits that Hopper's tensor cores keep. Without this option, --template "
-        "triton may round float32 to tf32; the answer says so.",
+        "triton may round float32 to tf32; the output mentions it.",
     ),
 ]
 Threads = Annotated[

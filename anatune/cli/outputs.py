@@ -1,4 +1,4 @@
-"""Kinds of output files, and how each is recognized: a command replaces only files of its own kind."""
+"""Kinds of output files, and how each is recognized: a command replaces only files of the kind that it writes."""
 
 from __future__ import annotations
 

@@ -196,7 +196,7 @@ def _print_tree(answer: Plan, options: PlanOptions) -> None:
 
 
 def _print_plan(answer: Plan, options: PlanOptions, predicting: Predicting, seconds: float, compiling_s: float) -> None:
-    """Print a plan, the best record, the compiler's corrections and the explanation, as far as they were asked for.
+    """Print a plan, the best record, the compiler's corrections and the explanation, each only if requested.
 
     The last lines name commands to run next.
     """

@@ -57,7 +57,7 @@ def say(text: str) -> None:
 
 
 class _Activity:
-    """A piece of work that takes long, and how much of it is done."""
+    """A long piece of work and the share that is done."""
 
     def __init__(self, what: str, hint: str = "", ends_s: float | None = None) -> None:
         self.what, self.hint, self.ends_s = what, hint, ends_s

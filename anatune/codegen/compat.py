@@ -122,7 +122,7 @@ def set_pool_threads(threads: int) -> int:
     """Let parallel loops that this thread starts run on `threads` threads; return how many they get.
 
     By default TVM uses half the logical processors of an x86 machine, as if each core had two, when it makes the pool
-    and again at every launch; if that is one, it runs the loop in the calling thread, whatever was requested. The
+    and again at every launch; if that is one, it runs the loop in the calling thread despite the request. The
     variable TVM_NUM_THREADS, unless the user has set it, therefore states the number from here on. A pool that was made
     before keeps its size.
     """

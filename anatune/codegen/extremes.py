@@ -117,7 +117,7 @@ class _ExtremesRewriter:
         return self.tirx.Select(cast.value, self.tirx.Broadcast(unit, lanes), self.tirx.Broadcast(zero, lanes))
 
     def _compare_different(self, node: ir.prim.BinaryOpExpr) -> ir.Expr:
-        """Return the negation of an equality, because TVM's code for CPUs says that NaN differs from no number."""
+        """Return the negation of an equality, because in TVM's code for CPUs the comparison NaN != x is false."""
         return self.tirx.Not(self.tirx.EQ(node.a, node.b)) if _is_float(node.a) else node
 
     def _begin_infinite(self, store: tirx.BufferStore) -> tirx.BufferStore:

@@ -86,7 +86,7 @@ class Schedule(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tru
         Raises
         ------
         SpaceError
-            A field does not fit; the message names it, what was got and what was expected.
+            A field does not fit; the message names it, the value, and the expected value.
         """
         _ = self._is_checked
         return self

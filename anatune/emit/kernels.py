@@ -48,12 +48,12 @@ def write_spread_loop(
     If `work` is known only at run time, both versions of the loop are written.
     """
     may_spread = threads > 1 and (is_run_time(count) or count > 1)
-    asks = may_spread and is_run_time(work) and least_size(work) < least
-    with text.scope(f"if {work} >= {least}:" if asks else ""):
-        parallel = asks or (may_spread and least_size(work) >= least)
+    needs_check = may_spread and is_run_time(work) and least_size(work) < least
+    with text.scope(f"if {work} >= {least}:" if needs_check else ""):
+        parallel = needs_check or (may_spread and least_size(work) >= least)
         with text.scope(write_loop_head(variable, count, parallel=parallel)):
             write()
-    if asks:
+    if needs_check:
         with text.scope("else:", write_loop_head(variable, count, parallel=False)):
             write()
 

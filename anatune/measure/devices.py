@@ -27,7 +27,7 @@ class Calls(Protocol):
         """Run a schedule on random operands and compare the result with float64."""
 
     def inspect(self, schedule: Schedule, threads: int) -> dict[str, int]:
-        """Return what the compiler reports about a schedule."""
+        """Return the compiler's report of a schedule."""
 
 
 class RangeCalls(Protocol):

@@ -17,7 +17,7 @@ HardwareLike = GpuSpec | CpuSpec | str | Path
 
 
 def hardware(name: HardwareLike) -> GpuSpec | CpuSpec:
-    """Return the hardware spec of a name, an alias or the path of a TOML file; a spec is returned as it is.
+    """Return the hardware spec of a name, an alias or the path of a TOML file; a spec is returned unchanged.
 
     "host" is the present machine's CPU, "host_gpu", "host_gpu1" ... are its GPUs: the specs that ``anatune hw detect``
     saved, else what detection finds now.

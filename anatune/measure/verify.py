@@ -81,7 +81,7 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
     GPU schedules need no GPU, but a C++ compiler: their CUDA C runs on the CPU in a separate process
     (`measure.emulate.emulator`), with ascending, descending and random orders of the threads. Races, accesses outside
     an array, reads of unwritten memory and divergent barriers are detected. Schedules of the template "triton" run in
-    Triton's interpreter (`measure.emulate.triton_interpreter`), which detects less; `Verification.note` says what.
+    Triton's interpreter (`measure.emulate.triton_interpreter`), which detects fewer errors, see `Verification.note`.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def verify(schedule: Schedule | RangePlan, *, threads: int = 1, seed: int = 0) -
 
 @compile_in_turn
 def inspect(schedule: Schedule, threads: int = 1) -> dict[str, int]:
-    """Return what the compiler reports about a schedule, without loading or running it.
+    """Return the compiler's report of a schedule, without loading or running it.
 
     Returns
     -------

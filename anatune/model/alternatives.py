@@ -1,4 +1,4 @@
-"""Alternatives: schedules that differ from the best in a single choice, and what they would cost."""
+"""Alternatives: schedules that differ from the best in a single choice, and their predicted times."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ class TimeBound(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     time_s : float
         Time of one run, s; > 0.
     bound_by : str
-        What takes this time: "fma", or the level that bytes come from: "l2", "l3" or "dram".
+        The resource that takes this time: "fma", or the level that bytes come from: "l2", "l3" or "dram".
     unverified : tuple of str
         Numbers of the spec that the bound uses and nobody has verified, for example "compute.clock_hz"; the device may
         be faster.

@@ -165,7 +165,7 @@ class Plan:
     schedules, predictions : list
         Schedules and their predictions, in the same order; empty only if no schedule is legal.
     guarantee : Guarantee
-        How much is proven about the order: "exhaustive", "certified", or "best_found" with its gap.
+        The proof about the order: "exhaustive", "certified", or "best_found" with its gap.
     space_size : int
         Number of points of the space, legal or not (exact).
     num_legal, rejected
@@ -390,7 +390,7 @@ def space_tree(space: JoinedSpace) -> dict[str, object]:
 
 
 def prediction_row(prediction: Prediction) -> dict[str, object]:
-    """Return a prediction as one flat table row; parts and features become columns of their own names."""
+    """Return a prediction as one flat table row; each part and feature becomes a column of its name."""
     flat: dict[str, object] = {"time_s": prediction.time_s, "gflop_per_s": prediction.gflop_per_s}
     flat |= prediction.parts
     flat |= {"bound_by": prediction.bound_by, "occupancy": prediction.occupancy}

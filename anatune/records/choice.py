@@ -85,7 +85,7 @@ def fastest(trials: Sequence[RecordedTrial]) -> int | None:
     scores = [
         scored for schedule, own in by_schedule.items() if schedule in left and (scored := score(own)) is not None
     ]
-    # Scores of one kind compare; the best with a reference kernel and the best without one compare by their times.
+    # Only scores of one kind are comparable. The best of each kind are compared by their times.
     pools = [[known for known in scores if known.is_ratio is kind] for kind in (True, False)]
     first = min((min(pool) for pool in pools if pool), key=lambda known: known.time_s, default=None)
     return None if first is None else first.id
@@ -101,7 +101,7 @@ class Score(NamedTuple):
     first_id : int
         Id of its first trial.
     is_ratio : bool
-        Whether `value` is a ratio; only scores of one kind compare.
+        Whether `value` is a ratio; ratios are not comparable with times.
     time_s : float
         Median of the samples, s.
     id : int

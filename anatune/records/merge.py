@@ -30,7 +30,7 @@ def merge(
     on_damage: OnDamage | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Merged:
-    """Copy the sessions and trials that `source` has and `into` lacks; a repeated merge copies only what is missing.
+    """Copy the sessions and trials that `source` has and `into` lacks; a repeated merge copies only missing ones.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ class Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     created_utc : str
         When it was recorded: ISO 8601, microseconds, "Z".
     session : Session
-        The session that asked for it.
+        The session that measured it.
     environment : Environment
         Environment of the process that measured it, which may differ from that of the session.
     trial : Trial
@@ -132,7 +132,7 @@ def content_key(kind: str, text: str) -> str:
 
 
 def part_name(value: object) -> str:
-    """Return a short name that equal parts share, whatever version wrote their JSON."""
+    """Return a short name that is the same for equal parts, even if different versions wrote their JSON."""
     if isinstance(value, Workload):
         return f"{value.operator} {' '.join(f'{axis.name}={axis.extent}' for axis in value.axes)}"
     return str(getattr(value, "name", ""))  # specs have a name, environments have none

@@ -51,7 +51,7 @@ class RecordStore:
     ------
     RecordError
         The store is damaged, has another version, belongs to another program, or cannot be made or read. All methods
-        raise it if the disk is full, or the disk or the server fails; the message says what was not recorded.
+        raise it if the disk is full, or the disk or the server fails; the message names the lost trials.
         Everything recorded before is kept.
     MissingDependencyError
         The driver of PostgreSQL is not installed.

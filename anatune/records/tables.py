@@ -40,7 +40,7 @@ parts = Table(
     TABLES,
     Column("key", Text, primary_key=True),  # first 16 hexadecimal digits of the SHA-256 of kind and json
     Column("kind", Text, nullable=False),  # 'workload', 'hardware' or 'environment'
-    Column("name", Text, nullable=False),  # equal for equal parts, whatever version wrote them (`schema.part_name`)
+    Column("name", Text, nullable=False),  # the same for equal parts of all versions (`schema.part_name`)
     Column("json", Text, nullable=False),
     Index("parts_named", "kind", "name"),
 )

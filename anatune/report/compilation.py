@@ -1,4 +1,4 @@
-"""Report of compiling a plan's first schedules: what the compiler reported and how that changed the plan."""
+"""Report of compiling a plan's first schedules: the compiler's numbers and their effect on the plan."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SAME_SHARE = 1e-3
 
 
 def compilation_lines(compilation: Compilation, top_k: int = 10, *, width: int = 80) -> list[Line]:
-    """Return the report of a compilation: the first kernels before and after, then what changed and why."""
+    """Return the report of a compilation: the first kernels before and after, then the changes and their reasons."""
     lines = []
     ranked = compilation.ranked[:top_k]
     if ranked:
@@ -52,7 +52,7 @@ def _cells(ranked: list[CompiledSchedule]) -> list[list[str]]:
 
 
 def compilation_sentences(compilation: Compilation) -> list[str]:
-    """Return what was compiled, what changed and why, and what failed, as sentences."""
+    """Return sentences about the compiled schedules, the changes with their reasons, and the failures."""
     return [*_work(compilation), *_order(compilation), *_numbers(compilation), *_failures(compilation)]
 
 
@@ -65,11 +65,11 @@ def _work(compilation: Compilation) -> list[str]:
     text += f" ({done / seconds:.1f} kernels/s)" if done and seconds > 0 else ""
     text += f"; {units.count(len(compilation.failed))} of them failed" if compilation.failed else ""
     text += f"; the time limit left out {units.count(len(compilation.left))}" if compilation.left else ""
-    return [f"{text}. What is proven about the order holds for the predictions before compilation."]
+    return [f"{text}. The proof of the order holds for the predictions before compilation."]
 
 
 def _order(compilation: Compilation) -> list[str]:
-    """Return sentences that say whether the first choice changed, and why."""
+    """Return sentences about a change of the first choice and its reason."""
     ranked = compilation.ranked
     if not ranked:
         return []
@@ -87,7 +87,7 @@ def _order(compilation: Compilation) -> list[str]:
 
 
 def _change(entry: CompiledSchedule) -> str:
-    """Return how compilation changed the numbers of one kernel."""
+    """Return a text with the numbers of one kernel that compilation changed."""
     before, after, facts = entry.before, entry.after, entry.facts
     assert after is not None
     assert facts is not None

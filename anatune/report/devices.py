@@ -75,7 +75,11 @@ def gpu_calibration_lines(spec: GpuSpec, numbers: GpuNumbers) -> list[str]:
         ("DRAM reading", rates.get("dram_read"), units.rate),
         ("DRAM copying (reads plus writes)", rates.get("dram_copy"), units.rate),
     ]
-    lines += [f"{what}: {told(rate.value)}{_spread(rate)}" for what, rate, told in measured if rate is not None]
+    lines += [
+        f"{what}: {format_value(rate.value)}{_spread(rate)}"
+        for what, rate, format_value in measured
+        if rate is not None
+    ]
     if numbers.shared_bytes_cycle:
         widths = [f"{rate.value:.1f} ({width}-byte loads)" for width, rate in numbers.shared_bytes_cycle.items()]
         lines.append(f"shared memory, bytes per cycle and SM: {', '.join(widths)}")
@@ -171,7 +175,7 @@ def prediction_lines(result: Calibration) -> list[str]:
 
 
 def family_lines(family: TrainingFamily, judgement: Judgement, saved: Path | None) -> list[Line]:
-    """Return the report of one correction: its training data, and how much it helps.
+    """Return the report of one correction: its training data, and its gain.
 
     Parameters
     ----------

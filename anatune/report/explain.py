@@ -39,7 +39,7 @@ MAX_PARTS = 3
 
 
 class _PartWords(NamedTuple):
-    """Words for a part of a prediction: its meaning, what would shorten it, and the group of the spec behind it."""
+    """Words for a part of a prediction: its meaning, the remedy that shortens it, and its group in the spec."""
 
     what: str
     remedy: str
@@ -141,7 +141,7 @@ def explanation_lines(plan: Plan, steps: Sequence[Alternative] = (), *, width: i
 
 
 def nothing_legal_text(plan: Plan) -> str:
-    """Return one line that says why a plan holds no schedule, with the count and limit of each rule."""
+    """Return one line with the reason why a plan holds no schedule, and the count and limit of each rule."""
     where = f"{plan.workload.describe()} on {plan.hardware.name}"
     if plan.rejected is None or plan.num_legal:
         return f"{where}: no legal schedule was found within the time limit; use a longer --time-limit, or none"
@@ -153,7 +153,7 @@ def nothing_legal_text(plan: Plan) -> str:
 
 
 def _guarantee(plan: Plan) -> list[str]:
-    """Return a sentence that says what is proven about the ranking."""
+    """Return a sentence about the proof of the ranking."""
     guarantee, total = plan.guarantee, units.count(plan.space_size)
     if guarantee.kind == "exhaustive":
         spaces, templates = "the space", "this template"
@@ -185,8 +185,8 @@ def _other_templates(plan: Plan) -> list[str]:
         if space.template == best.template:
             continue
         if space.left_out is not None:
-            told = space.left_out.describe(space.template)
-            sentences.append(f"{told[0].upper()}{told[1:]}.")
+            description = space.left_out.describe(space.template)
+            sentences.append(f"{description[0].upper()}{description[1:]}.")
             continue
         if space.best_s is None:
             sentences.append(f"The template {space.template} has no legal schedule for this workload and device.")
@@ -213,7 +213,7 @@ def _seconds_by_part(prediction: Prediction) -> list[tuple[str, float]]:
 
 
 def binding_text(best: Prediction, who: str = "The best schedule") -> str:
-    """Return what the time of a schedule, which the sentence calls `who`, is made of."""
+    """Return a sentence with the parts of a schedule's time; it calls the schedule `who`."""
     listed = ", ".join(f"{name} {units.duration(value)}" for name, value in _seconds_by_part(best))
     part = _part(best.bound_by)
     binding = best.parts.get(f"{best.bound_by}_s", 0.0)
@@ -273,7 +273,7 @@ def changed_parts(best: Prediction, other: Prediction) -> tuple[str, str]:
 
 
 def _steps(plan: Plan, steps: Sequence[Alternative]) -> list[str]:
-    """Return what single changes of the best schedule would cost, the slowest first."""
+    """Return the predicted cost of single changes of the best schedule, the slowest first."""
     best = plan.predictions[0]
     sentences = []
     for step in steps[:MAX_STEPS]:
@@ -378,7 +378,7 @@ def _rules(plan: Plan) -> list[str]:
 
 
 def _kernels(plan: Plan) -> list[str]:
-    """Return a sentence that says why no kernel can be generated from these schedules, if so."""
+    """Return the reason why no kernel can be generated from these schedules, or an empty text."""
     limit = generation_limit(plan.workload, plan.hardware, plan.templates)
     return [f"These schedules can be ranked, but no kernel can be generated: {limit}."] if limit else []
 

@@ -21,7 +21,7 @@ from anatune.templates.base.model import Rule
 
 _LIMITERS = {"registers": "regs", "shared": "smem", "parallel_loop": "loop", "threads": "warps"}
 _MATERIAL_S = 0.5
-"""Seconds of compiling that are told."""
+"""Least seconds of compiling that the report shows."""
 _OCCUPANCY = {"gpu": "share of the warps that an SM can hold", "cpu": "share of the cores that are at work"}
 _TENSOR_DTYPE = {"float32": "tf32"}
 
@@ -34,11 +34,11 @@ class Filling(NamedTuple):
     title : str
         Both together, for headings.
     share, rounds : str
-        How much of the device is at work; how often it is filled (`Prediction.occupancy`, `Prediction.waves`).
+        The share of the device that is busy; the number of waves (`Prediction.occupancy`, `Prediction.waves`).
     piece : str
-        What runs at once.
+        The blocks or threads that run at the same time.
     heading, about : str
-        Of the section of a page; what is good about small and large pieces.
+        Title of the section of a page; the benefit of small and of large pieces.
     """
 
     title: str
@@ -70,7 +70,7 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None, com
     Parameters
     ----------
     plan : Plan
-        What to show, all of its schedules.
+        The plan; all of its schedules are shown.
     width : int
         Characters a line; no cell or tile is cut for it.
     seconds : float, optional
@@ -86,14 +86,14 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None, com
     lines = paragraph(_workload_text(plan), width, "bold")
     corrections = [correction.describe() for correction in plan.corrections]
     left_out = [f"note: {one.left_out.describe(one.template)}" for one in plan.joined if one.left_out is not None]
-    told = (
+    paragraphs = (
         _hardware_text(plan),
         template,
         _products_text(plan),
         _guarantee_text(plan, seconds, compiling_s),
         *left_out,
     )
-    for text in (*told, *corrections):
+    for text in (*paragraphs, *corrections):
         lines += paragraph(text, width)
     if not plan.schedules:
         return lines
@@ -121,7 +121,7 @@ def joined_text(templates: Sequence[str], accuracy: str) -> str:
 
 
 def template_text(workload: Workload, hardware: GpuSpec | CpuSpec, template: str) -> str:
-    """Return one sentence: the template, what it is the default of, and the device's other ones.
+    """Return one sentence: the template, where it is the default, and the device's other templates.
 
     `anatune plan` takes the narrowest template of CUDA cores by default, `anatune tune` a wider one where it applies.
     """
@@ -155,7 +155,7 @@ def _products_text(plan: Plan) -> str:
 
 
 def _ties(plan: Plan) -> list[str]:
-    """Return how many other schedules have the predicted time of each one, "" for none."""
+    """Return the number of other schedules with the predicted time of each one, "" for none."""
     word = "" if plan.alike_is_exact else "at least "
     counts = plan.num_alike or [0] * len(plan.schedules)
     return [f"{word}{units.count(count)} more of the same predicted time" if count else "" for count in counts]
@@ -175,7 +175,7 @@ def _hardware_text(plan: Plan) -> str:
     template = get_template(plan.template)
     unit = dtype if plan.workload.multiplies else "float32"
     if template.tensor_cores and plan.workload.multiplies:
-        packed = plan.workload.is_kernel and dtype == "uint8"  # 4-bit floats, which units multiply as they are
+        packed = plan.workload.is_kernel and dtype == "uint8"  # 4-bit floats, which units multiply without conversion
         dtype = plan.workload.formats.partition(":")[0] if packed else dtype
         multiplied = dtype if packed else template.multiplied_dtype(dtype, hardware)
         unit = f"{_TENSOR_DTYPE.get(multiplied, multiplied)} on tensor cores"
@@ -186,7 +186,7 @@ def _hardware_text(plan: Plan) -> str:
 
 
 def _guarantee_text(plan: Plan, seconds: float | None = None, compiling_s: float = 0.0) -> str:
-    """Return in one sentence how sure the ranking is, what it looked at and how long that took.
+    """Return one sentence: the proof of the ranking, the number of points examined, and the time of the search.
 
     `compiling_s`: seconds that compiling the model took before, which later runs do not repeat.
     """
@@ -209,26 +209,28 @@ def _table(plan: Plan, width: int) -> list[Line]:
     predictions = plan.predictions
     rates = [work / prediction.time_s for prediction in predictions]
     ratios = {
-        f"x{level.upper()}": [units.or_dash(told.traffic_over_bound.get(level), units.ratio) for told in predictions]
+        f"x{level.upper()}": [
+            units.or_dash(prediction.traffic_over_bound.get(level), units.ratio) for prediction in predictions
+        ]
         for level in _levels(plan)
     }
     cells = [
         ("#", [str(rank) for rank in range(1, len(rates) + 1)]),
-        ("time", [units.duration(told.time_s) for told in predictions]),
+        ("time", [units.duration(prediction.time_s) for prediction in predictions]),
         ("GFLOP/s" if plan.workload.flop else "GB/s", [units.giga(rate) for rate in rates]),
         ("peak", [units.share(rate / peak) for rate in rates]),
-        ("bound by", [told.bound_by for told in predictions]),
-        ("occupancy", [occupancy_text(told) for told in predictions]),
-        ("waves", [units.ratio(told.waves) for told in predictions]),
+        ("bound by", [prediction.bound_by for prediction in predictions]),
+        ("occupancy", [occupancy_text(prediction) for prediction in predictions]),
+        ("waves", [units.ratio(prediction.waves) for prediction in predictions]),
         *ratios.items(),
-        ("regs", [registers_text(told) for told in predictions]),
+        ("regs", [registers_text(prediction) for prediction in predictions]),
     ]
     return table(cells, ("bound by", "occupancy"), width=width)
 
 
 def _levels(plan: Plan) -> list[str]:
     """Return the memory levels that a prediction of the plan tells."""
-    return list(dict.fromkeys(level for told in plan.predictions for level in told.traffic_over_bound))
+    return list(dict.fromkeys(level for prediction in plan.predictions for level in prediction.traffic_over_bound))
 
 
 def occupancy_text(prediction: Prediction) -> str:
@@ -248,7 +250,7 @@ def registers_text(prediction: Prediction) -> str:
 
 
 def _legend(plan: Plan, width: int) -> list[str]:
-    """Return what the columns and the factors of the tiles mean."""
+    """Return the meanings of the columns and of the factors of the tiles."""
     levels = ", ".join(f"x{level.upper()}" for level in _levels(plan))
     errors = not all(is_plain_sum(schedule.template) for schedule in plan.schedules)
     spilled = any(prediction.resources.get("spilled_registers") for prediction in plan.predictions)
@@ -267,7 +269,7 @@ def _legend(plan: Plan, width: int) -> list[str]:
 
 
 def rejected_lines(plan: Plan) -> list[str]:
-    """Return one sentence a rule that rejected points: its id, what it limits, the limit, how many points.
+    """Return one sentence for each rule that rejected points: its id, the limited quantity, the limit, the point count.
 
     Of several templates each rule of each of them has its own, and names the template.
     """
@@ -295,7 +297,7 @@ def _rejected_lines(rejected: Mapping[str, int] | None, rules: Sequence[Rule], s
 
 
 def subset_lines(subset: RankedSubset, most: int, *, width: int = 80) -> list[Line]:
-    """Return a subset as a summary: what was asked and counted, then its first schedules with their tiles.
+    """Return a subset as a summary: the request and the counts, then its first schedules with their tiles.
 
     Parameters
     ----------
@@ -318,11 +320,11 @@ def subset_lines(subset: RankedSubset, most: int, *, width: int = 80) -> list[Li
     templates = joined_text(names, subset.accuracy) if several else template_text(workload, hardware, *names)
     cells = [
         ("#", [str(rank) for rank in range(1, len(schedules) + 1)]),
-        ("time", [units.duration(told.time_s) for told in predictions]),
-        ("bound by", [told.bound_by for told in predictions]),
-        ("occupancy", [units.percent(told.occupancy) for told in predictions]),
-        ("waves", [units.ratio(told.waves) for told in predictions]),
-        ("regs", [registers_text(told) for told in predictions]),
+        ("time", [units.duration(prediction.time_s) for prediction in predictions]),
+        ("bound by", [prediction.bound_by for prediction in predictions]),
+        ("occupancy", [units.percent(prediction.occupancy) for prediction in predictions]),
+        ("waves", [units.ratio(prediction.waves) for prediction in predictions]),
+        ("regs", [registers_text(prediction) for prediction in predictions]),
     ]
     heading, *rows = table(cells, ("bound by",), width=width)
     lines = paragraph(f"{workload.describe()} on {hardware.name} ({hardware.model}){threads}", width, "bold")
@@ -333,9 +335,9 @@ def subset_lines(subset: RankedSubset, most: int, *, width: int = 80) -> list[Li
         tiles = wrap_items(items, width, indent="    ")
         lines += [row, *(Line(text, "dim") for text in tiles)]
     if subset.num_kept > len(schedules):
-        told = (
+        sentence = (
             f"{units.count(subset.num_kept - len(schedules))} more; --json lists them (at most --most N), --for csv, "
             "triton, kernel-tuner or metaschedule writes them for a tuner"
         )
-        lines += [Line(""), *paragraph(told, width)]
+        lines += [Line(""), *paragraph(sentence, width)]
     return lines

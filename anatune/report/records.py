@@ -96,8 +96,8 @@ def trial_lines(records: Iterable[Record], width: int) -> list[Line]:
 
 def _times_lines(measured: Sequence[Measurement], width: int) -> list[Line]:
     """Return a legend of the times, if a reference kernel ran."""
-    told = "time: as measured; /ref: time over that of a reference kernel; trials are compared by /ref"
-    return paragraph(told, width, "dim") if any(found.relative is not None for found in measured) else []
+    explanation = "time: as measured; /ref: time over that of a reference kernel; trials are compared by /ref"
+    return paragraph(explanation, width, "dim") if any(found.relative is not None for found in measured) else []
 
 
 def _lines_below(record: Record, width: int) -> list[Line]:

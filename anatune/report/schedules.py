@@ -91,7 +91,7 @@ def meaning_lines(schedules: Iterable[Schedule], width: int, *, name_templates: 
 
 
 def _options(schedule: Schedule) -> dict[str, OptionValue]:
-    """Return what a schedule has beside its tiles: ``unroll``, the vector widths, and its options."""
+    """Return the parts of a schedule besides its tiles: ``unroll``, the vector widths, and its options."""
     options = schedule.told_options
     first = {"unroll": options.pop("unroll")} if "unroll" in options else {}
     return first | {f"vector.{tensor}": width for tensor, width in schedule.vector.items()} | options

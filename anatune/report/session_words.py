@@ -25,7 +25,7 @@ Fact = tuple[str, str, str]
 """A name, its value, and a remark or ""."""
 _HALVES_FROM = 8
 """Fewest measurements for a comparison of the two halves of a session."""
-_MATERIAL = 0.02
+_LEAST_DRIFT = 0.02
 """Relative difference of the halves above which it is reported."""
 _MOST_CIRCUMSTANCES = 6
 _MOST_LINES = 3
@@ -59,7 +59,7 @@ def session_facts(view: SessionView) -> list[Fact]:
         bound = view.bound
         share = f"{units.percent(bound.time_s / time_s)} of the best time"
         if time_s < bound.time_s:
-            share = "the best is faster: the device is faster than its spec says"
+            share = "the best is faster: the device is faster than its spec"
         facts.append(("lower bound on the time", units.duration(bound.time_s), f"{bound_by_text(bound)}; {share}"))
     else:
         facts.append(("best", "no trial ran successfully", f"{view.num_failed} failed"))
@@ -86,7 +86,7 @@ def _energy_fact(view: SessionView) -> Fact | None:
 
 
 def comparison_sentences(view: SessionView) -> list[str]:
-    """Return sentences about the final comparison, or one sentence that there was none."""
+    """Return sentences about the final comparison, or one sentence if there was none."""
     if view.comparison is None:
         return ["The session ended without a final comparison, which measures the best schedules again in turn."]
     winner, *others = contests(view.comparison, view.best_s)
@@ -95,13 +95,13 @@ def comparison_sentences(view: SessionView) -> list[str]:
     sentences = [
         f"Final comparison, measured in turn on one machine: {named} won with {units.duration(winner.time_s)}."
     ]
-    alike = [contest for contest in others if contest.low <= 1.0 <= contest.high]
-    if alike:
-        numbers = ", ".join(f"trial {contest.number}" for contest in alike)
-        count = max(contest.num_samples for contest in alike)
+    not_slower = [contest for contest in others if contest.low <= 1.0 <= contest.high]
+    if not_slower:
+        numbers = ", ".join(f"trial {contest.number}" for contest in not_slower)
+        count = max(contest.num_samples for contest in not_slower)
         sentences.append(f"Not significantly slower (95 % confidence, {count} samples): {numbers}.")
     for contest in others:
-        if contest not in alike:
+        if contest not in not_slower:
             whose = " (the plan's first choice)" if contest.number == plan else ""
             sentences.append(
                 f"Trial {contest.number}{whose} takes {contest.ratio:.3f} times as long (95 % confidence: "
@@ -111,7 +111,7 @@ def comparison_sentences(view: SessionView) -> list[str]:
 
 
 def drift_sentences(view: SessionView) -> list[str]:
-    """Return a sentence about the drift of each machine's speed, or one that no reference kernel ran."""
+    """Return a sentence about the drift of each machine's speed, or one sentence if no reference kernel ran."""
     samples = reference_speeds(view)
     if not samples:
         return ["No reference kernel ran with these trials, so times are not scaled to one speed of the machine."]
@@ -125,7 +125,7 @@ def drift_sentences(view: SessionView) -> list[str]:
         half = len(speeds) // 2
         if len(speeds) >= _HALVES_FROM:
             change = statistics.median(speeds[half:]) / statistics.median(speeds[:half]) - 1
-            if abs(change) >= _MATERIAL:
+            if abs(change) >= _LEAST_DRIFT:
                 word = "slower" if change > 0 else "faster"
                 text += f" The second half of the session ran {units.percent(abs(change))} {word} than the first."
         sentences.append(text)
@@ -188,8 +188,8 @@ def _against(view: SessionView, best: Trial, first: Trial, ours: Prediction, the
     for verb, listed in zip(("more", "less"), changed_parts(ours, theirs), strict=True):
         if listed:
             sentences.append(f"By the model the first choice against the winner needs {verb} time for: {listed}.")
-    if told := circumstances_of(ours, theirs)[:_MOST_CIRCUMSTANCES]:
-        sentences.append(f"First choice against winner: {'; '.join(told)}.")
+    if circumstances := circumstances_of(ours, theirs)[:_MOST_CIRCUMSTANCES]:
+        sentences.append(f"First choice against winner: {'; '.join(circumstances)}.")
     speedup = None if view.comparison is None else view.comparison.speedup
     measured = f" and measured in turn {units.ratio(1 / speedup)} times" if speedup else ""
     expected = units.ratio(ours.time_s / theirs.time_s)

@@ -49,20 +49,20 @@ class SessionView:
     ended_s : tuple of float or None
         Seconds from the beginning of the session to the end of each trial, without pauses; None if unknown.
     seconds : str
-        A sentence that says what these seconds are.
+        A sentence that explains these seconds.
     comparison : FinalComparison or None
         The final comparison.
     plan_first, best : Trial or None
         The plan's first choice; the winner.
     strategy : str
     workers : tuple of WorkerState
-        The workers that measured, as far as they are known.
+        The workers that measured; empty if unknown.
     id : str
         The id in the records; empty if the session was not recorded.
     begun_utc : str
         The time of the beginning in the records, ISO 8601.
     ended : str
-        A text that says why the session ended early, if that is known.
+        The reason why the session ended early, or empty.
     energy_j : float or None
         Joules of the whole session, if they were counted.
     session_bound : TimeBound or None
@@ -115,9 +115,9 @@ class SessionView:
         for template in fewest:
             with contextlib.suppress(SpaceError):  # an imported kernel that the template cannot express
                 fewest[template] = make_model(self.workload, hardware, template).least_flop
-        told = {name: value for name in ("l2", "cold") if isinstance(value := self.conditions.get(name), str)}
-        constants = constant_tensors(self.workload) if "cold" in told else ()
-        return time_bound(self.workload, hardware, fewest, **told, constants=constants)
+        cache_states = {name: value for name in ("l2", "cold") if isinstance(value := self.conditions.get(name), str)}
+        constants = constant_tensors(self.workload) if "cold" in cache_states else ()
+        return time_bound(self.workload, hardware, fewest, **cache_states, constants=constants)
 
     @property
     def num_failed(self) -> int:

@@ -31,7 +31,7 @@ def join_lines(lines: Sequence[Line]) -> str:
 def wrap_text(text: str, width: int, *, indent: str = "", hanging: str | None = None) -> list[str]:
     """Break `text` at blanks into lines of at most `width` characters; longer words keep their own line.
 
-    A number and the unit or noun behind it stay together.
+    A number and the unit or noun after it stay together.
 
     Parameters
     ----------
@@ -103,6 +103,6 @@ def table(cells: Cells, left: Collection[str] = (), *, width: int = 80) -> list[
     width : int
         Characters a line, as for `columns`.
     """
-    rows = [[name for name, _ in cells], *(list(row) for row in zip(*(told for _, told in cells), strict=True))]
+    rows = [[name for name, _ in cells], *(list(row) for row in zip(*(values for _, values in cells), strict=True))]
     heading, *others = columns(rows, [at for at, (name, _) in enumerate(cells) if name in left], width=width)
     return [Line(heading, "bold"), *map(Line, others)]

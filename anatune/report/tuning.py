@@ -52,7 +52,7 @@ def progress_text(progress: TuningProgress) -> str:
 
 
 def _pace(progress: TuningProgress | ModelProgress) -> list[str]:
-    """Return the number of devices, their trials per second, and the time left, as far as they are known."""
+    """Return the number of devices, their trials per second, and the time left, without unknown ones."""
     fleet = fleet_text(progress.workers, progress.trials_per_s)
     left = "" if progress.left_s is None else f"{progress.left_s:.0f} s left"
     return [word for word in (fleet, left) if word]
@@ -76,7 +76,7 @@ def _over_first(trial: Trial, first: Trial) -> str:
 
 
 def cost_text(estimate: CostEstimate) -> str:
-    """Return one line: the estimated time of a session, and how much it can gain at most."""
+    """Return one line: the estimated time of a session, and its largest possible gain."""
     trials = units.many(estimate.trials, "trial")
     return f"{span_text(trials, estimate)}; {worth_text(estimate.predicted_s, estimate.bound)}"
 
@@ -116,7 +116,7 @@ def _round_estimate(value: float) -> str:
 
 
 def worth_text(predicted_s: float | None, bound: TimeBound, what: str = "the plan's first choice is") -> str:
-    """Return how much time tuning can save at most: the distance of a prediction from the lower bound."""
+    """Return the most time that tuning can save: the distance of a prediction from the lower bound."""
     if predicted_s is None:
         return "the predicted time is unknown, so it cannot be compared with the lower bound on the time"
     over = predicted_s / bound.time_s
@@ -159,12 +159,12 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     lines = paragraph(_heading(result), width, "bold")
     if result.trials:
         template = result.trials[0].schedule.template
-        told = (
+        sentence = (
             joined_text(result.templates, result.accuracy)
             if len(result.templates) > 1
             else template_text(result.workload, result.hardware, template)
         )
-        lines += paragraph(told, width)
+        lines += paragraph(sentence, width)
     outcomes = ", ".join(f"{number} {outcome.value}" for outcome, number in result.outcomes.items())
     resumed = f" ({result.num_resumed} of them resumed)" if result.num_resumed else ""
     lines.append(
@@ -174,15 +174,15 @@ def result_lines(result: TuningResult, hints: Sequence[str] = (), *, width: int 
     if result.correction is not None:
         lines += paragraph(f"predicted times were corrected by the learned correction {result.correction}", width)
     if result.learned_trials:
-        told = units.many(result.learned_workloads, "workload")
-        told = (
-            f"the search learned from {result.learned_trials} recorded trials of {told} on this device, and from its "
-            "own trials; --no-reuse ignores the records"
+        workloads_text = units.many(result.learned_workloads, "workload")
+        sentence = (
+            f"the search learned from {result.learned_trials} recorded trials of {workloads_text} on this device "
+            "and from its own trials; --no-reuse ignores the records"
         )
-        lines += paragraph(told, width)
+        lines += paragraph(sentence, width)
     lines += _best_lines(result, width)
-    for told in (_scaling_text(result), _energy(result), _duration_text(result), _against_bound(result), *hints):
-        lines += paragraph(told, width)
+    for sentence in (_scaling_text(result), _energy(result), _duration_text(result), _against_bound(result), *hints):
+        lines += paragraph(sentence, width)
     return lines
 
 
@@ -193,11 +193,11 @@ def _best_lines(result: TuningResult, width: int) -> list[Line]:
         return []
     who = "the plan's first choice" if best is result.plan_first else f"proposed by {best.source!r}"
     rate = measured_rate(best.schedule.hardware, best, best_s)
-    told = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
+    sentence = f"best: trial {best.number}, {who}: {units.duration(best_s)}{rate and f', {rate}'}"
     among_several = len(result.templates) > 1
     items = template_items(best.schedule, among_several=among_several) + schedule_items(best.schedule)
     return [
-        *paragraph(told, width, "green"),
+        *paragraph(sentence, width, "green"),
         *map(Line, wrap_items(items, width, indent="  ")),
         *paragraph(_against_plan(result, best), width),
     ]
@@ -239,7 +239,7 @@ def ended_text(result: TuningResult) -> str:
 
 
 def _scaling_text(result: TuningResult) -> str:
-    """Return how the session's times were scaled; "" if no reference kernel ran with its best trial."""
+    """Return a sentence about the scaling of the session's times; "" if no reference kernel ran with its best trial."""
     if result.best_trial is None or result.best_trial.measurement.relative is None:
         return ""
     return (
@@ -257,7 +257,7 @@ def _energy(result: TuningResult) -> str:
 
 
 def _duration_text(result: TuningResult) -> str:
-    """Return how long measuring took, and the estimate before it; "" without an estimate."""
+    """Return the duration of the session and its estimate; "" without an estimate."""
     estimate, took_s = result.estimate, result.measure_s
     if estimate is None or took_s is None or estimate.seconds is None or result.ended != "trials":
         return ""
@@ -282,7 +282,7 @@ def _against_bound(result: TuningResult) -> str:
     if share > 1.0:
         return (
             f"the best is faster than the lower bound on the time, {bound_text(bound)}, which is "
-            f"{units.percent(share)} of its time: the device is faster than its spec says; "
+            f"{units.percent(share)} of its time: the device is faster than its spec; "
             "`anatune hw calibrate` measures it"
         )
     return f"lower bound on the time: {bound_text(bound)}, {units.percent(share)} of the best time"

@@ -50,8 +50,8 @@ class Strategy(Protocol):
     """A search strategy: it proposes schedules and learns from trials.
 
     A strategy never measures, waits, prints or manages a budget. It proposes only legal schedules, and none of them
-    twice. Its next proposals depend only on its seed, the set of trials that it was told, and the proposals whose
-    trials are missing. Trials may therefore be told in any order, in parts, or all at once to a new object, which is
+    twice. Its next proposals depend only on its seed, the set of trials reported to it, and the proposals whose
+    trials are missing. So trials may arrive in any order, in parts, or all at once to a new object, which is
     how a session resumes. The exception are proposals made with ``ahead=True``: they and later ones depend on what was
     known then.
 
@@ -70,7 +70,7 @@ class Strategy(Protocol):
 
         Fewer are returned if the strategy needs trials first. An empty list while no trial is missing means that it has
         finished. With `ahead`, devices would be idle otherwise: the strategy continues without the missing trials if it
-        has something sensible to propose; these trials may still be told later.
+        has something sensible to propose; these trials may still be reported later.
         """
         ...
 

@@ -29,7 +29,7 @@ def find_legal_point(model: Model, schedule: Schedule) -> Integers | None:
 
 
 class SeenPrograms:
-    """The programs that were proposed or told."""
+    """The programs that were proposed or reported."""
 
     def __init__(self, model: Model) -> None:
         self._model = model

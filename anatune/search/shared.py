@@ -2,7 +2,7 @@
 
 Each space has a bound of what its next trial may reach: the best time measured there, less what further trials usually
 gain; before its first trial, the model's best time, scaled by what was measured in other spaces, less the possible
-error of the model. The space with the least bound is asked. A clearly slower space costs one trial, or none if the
+error of the model. The space with the least bound proposes next. A clearly slower space costs one trial, or none if the
 model is sure.
 """
 
@@ -102,6 +102,6 @@ class SharedStrategy:
 
     def _costs(self) -> list[list[float]]:
         """Return the logs of each member's measured times, relative to the reference kernel if all trials have one."""
-        good = [[one for _, one in told if one.time_s is not None] for told in self._told]
+        good = [[one for _, one in trials if one.time_s is not None] for trials in self._told]
         relative = all(one.relative is not None for own in good for one in own)
         return [[math.log((one.relative if relative else one.time_s) or math.nan) for one in own] for own in good]

@@ -2,13 +2,13 @@
 
 A subclass yields batches of points and receives their answers; this class does all the rest that the contract of
 `search.base.Strategy` requires. The walk sees only the answers to its own points. Its proposals therefore do not depend
-on the order in which trials are told, and a new object that is told the same trials reaches the same state. If a trial
+on the order in which trials are reported, and a new object that gets the same trials reaches the same state. If a trial
 changes an answer that the walk has used already (a schedule was measured again), the walk starts again with all
 answers.
 
 If devices would be idle (``ask(..., ahead=True)``), the walk continues while answers are missing: it receives `MISSING`
 for them, and the answers later from `late`. Its proposals then depend on what was known at the time. A new object that
-is told the same trials walks with the answers alone, and takes from `strangers` the trials that this walk did not
+gets the same trials walks with the results alone, and takes from `strangers` the trials that this walk did not
 propose.
 """
 
@@ -65,7 +65,7 @@ class StepwiseStrategy(SpaceStrategy):
         self._asked: set[Hashable] = set()
         self._trials: dict[Hashable, list[Trial]] = {}
         self._points: dict[Hashable, Integers] = {}
-        """Program -> one of its points that was told."""
+        """Program -> one of its measured points."""
         self._is_relative = True
         self._restart()
 
@@ -202,7 +202,7 @@ class StepwiseStrategy(SpaceStrategy):
         self._pending: dict[Hashable, Integers] = {}
         """Programs whose answers the walk continued without."""
         self._unmet: dict[Hashable, Integers] = {}
-        """Programs that were told and that the walk has not met."""
+        """Measured programs that the walk has not reached."""
         self._late: list[Integers] = []
         self._strangers: list[Integers] = []
         self._walk: Walk | None = None

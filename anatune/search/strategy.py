@@ -57,7 +57,7 @@ class SpaceStrategy(ABC):
 
 
 class SequenceStrategy(SpaceStrategy):
-    """Base class of strategies that propose a fixed sequence of points, each program once, without those told."""
+    """Base class of strategies that propose a fixed sequence of points, each unreported program once."""
 
     def _prepare(self) -> None:
         self._seen = SeenPrograms(self.model)

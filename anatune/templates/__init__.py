@@ -60,7 +60,7 @@ _LATE = {
 }
 """Name of a template -> the kind of its devices, and ``module:object`` of its `Template`. Add a new template here."""
 TEMPLATES: TemplateTable = REGISTERED
-"""All templates by name. A template is imported when it is first asked for."""
+"""All templates by name. A template is imported when it is first used."""
 TEMPLATES.register({name: LateTemplate(kind, f"{__name__}.{place}") for name, (kind, place) in _LATE.items()})
 
 
@@ -137,7 +137,7 @@ def check_accuracy(workload: Workload, template: Template, accuracy: str | None)
 def tuning_template(workload: Workload, hardware: _Device) -> Template:
     """Return the template that a session tunes if the user names none: the default, or a wider one.
 
-    A wider template contains all schedules of the default. Arithmetic stays as the dtype of the workload says: tensor
+    A wider template contains all schedules of the default. Arithmetic stays in the dtype of the workload: tensor
     cores round float32 operands, so the user has to ask for them. If the default does not take the workload, the first
     template that joins the default and takes the workload replaces it.
     """

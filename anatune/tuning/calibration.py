@@ -50,7 +50,7 @@ class Learned(NamedTuple):
     measured, failed : int
         Number of nests measured in this calibration, and of those that failed.
     judgement : Judgement or None
-        How much the correction helps on workloads left out of its training; None if too few nests were measured.
+        The gain of the correction on workloads left out of its training; None if too few nests were measured.
     saved : Path or None
         Folder of the correction; None if it does not help.
     """

@@ -1,4 +1,4 @@
-"""Estimate of the time of a session before it begins, and of how much it can gain at most.
+"""Estimate of the time of a session before it begins, and of its largest possible gain.
 
 A session starts processes, builds and times trials (`measure.run.measurer` builds some while another is timed), and
 compares the best ones. The times of these parts come from earlier sessions on this machine (`tuning.cost_history`). The

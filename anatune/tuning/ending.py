@@ -77,7 +77,7 @@ class Ending:
         self._is_near = False
 
     def add(self, measurement: Measurement, num_asked: int) -> None:
-        """Add a trial; `num_asked` is the number of schedules that were asked for by then, including it."""
+        """Add a trial; `num_asked` is the number of schedules proposed by then, including this one."""
         self._done += 1
         if measurement.time_s is None:
             return

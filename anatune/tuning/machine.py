@@ -139,11 +139,11 @@ def check_gpu(
 def gpu_templates(workload: Workload, hardware: GpuSpec, accuracy: str) -> tuple[Template, ...]:
     """Return the templates that share the trials of a session on a GPU if no template is named.
 
-    These are the template that tuning uses instead of the default, and those that join it, as far as kernels can be
+    These are the template that tuning uses instead of the default, and those that join it, if kernels can be
     generated from them (`core.generation`). Templates left out because Triton is not installed are logged.
     """
     tuned = tuning_template(workload, hardware)
-    covered = (templates_of(hardware)[0], tuned)  # the default is part of what is wider
+    covered = (templates_of(hardware)[0], tuned)  # the tuning template contains the schedules of the default
     joined = [one for one in joined_templates(workload, hardware, accuracy) if one not in covered]
     sharing = (tuned, *filter(_is_buildable, joined))
     return tuple(one for one in sharing if not generation_limit(workload, hardware, [one.name])) or sharing

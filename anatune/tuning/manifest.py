@@ -111,7 +111,7 @@ class _ManifestFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class ManifestStrategy:
-    """A `search.base.Strategy` that asks for the schedules of a manifest in their order."""
+    """A `search.base.Strategy` that proposes the schedules of a manifest in their order."""
 
     least_samples = 1
 
@@ -178,7 +178,7 @@ def build_manifest(
     MissingDependencyError
         TVM, NVRTC or Triton is not installed.
     """
-    from anatune.model.joint import find_corrections  # what is measured only needs no model
+    from anatune.model.joint import find_corrections  # late: schedules that are only measured need no model
     from anatune.model.rank import Constraints, rank_templates
 
     if hardware.kind != "gpu":
@@ -311,7 +311,7 @@ def read_manifest(folder: str | Path) -> Manifest:
 
 
 def _check_artifact(artifact: GpuArtifact, where: Path) -> GpuArtifact:
-    """Return the artifact with an absolute path; raise RunError if its cubin is not what was built."""
+    """Return the artifact with an absolute path; raise RunError if its cubin has changed since it was built."""
     absolute = artifact.with_files(lambda path: str(where / Path(path).name))
     read_image(absolute)
     for launch in absolute.launches:

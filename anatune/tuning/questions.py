@@ -1,4 +1,4 @@
-"""The choice of the next schedule: the plan's first choice, recorded schedules, then what the strategy asks for."""
+"""The choice of the next schedule: the plan's first choice, recorded schedules, then the proposals of the strategy."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _MOST_ASKED = 2
 
 
 class Questions:
-    """The queue of schedules to measure, which asks a strategy and reports results to it.
+    """The queue of schedules to measure: it gets them from a strategy and reports their results.
 
     Schedules of one program are measured once, and the strategy gets the same result for all of them. Results may come
-    in any order. A schedule without a result is given out once more; then the strategy is told that the device was
-    lost.
+    in any order. A schedule without a result is measured once more. If that also fails to return, the strategy gets
+    the outcome "device lost".
 
     Parameters
     ----------
@@ -41,14 +41,14 @@ class Questions:
         self.first = first
         self._strategy, self._name, self._program_key = strategy, name, program_key
         self._asked: dict[str, str] = {}
-        """Key of a schedule that was asked -> who asked."""
+        """Key of a proposed schedule -> who proposed it."""
         self._programs: dict[Hashable, str] = {}
         """Key of a program -> key of the schedule that is measured for it."""
         self._aliases: dict[str, list[Schedule]] = {}
-        """Key of a schedule that is being measured -> others of its program that were asked for since."""
+        """Key of a schedule that is being measured -> others of its program that were proposed since."""
         self._done: dict[str, Trial] = {}
         self._open: dict[str, Schedule] = {}
-        """Key of a schedule that was asked and has not come back -> the schedule."""
+        """Key of a schedule that is being measured -> the schedule."""
         self._suggested: list[Schedule] = []
         self._again: list[Schedule] = []
         self._times_asked: Counter[str] = Counter()

@@ -234,7 +234,7 @@ class TuningResult:
 
     @property
     def share_of_bound(self) -> float | None:
-        """Lower bound over `best_s`; above 1 if the device is faster than its spec says."""
+        """Lower bound over `best_s`; above 1 if the device is faster than its spec."""
         return None if self.bound is None or self.best_s is None else self.bound.time_s / self.best_s
 
     @property

@@ -1,4 +1,4 @@
-"""A tuning session: it measures the plan's first choice, then what the strategy asks for, and records each trial."""
+"""A tuning session: it measures the plan's first choice, then the proposals of the strategy, and records each trial."""
 
 from __future__ import annotations
 

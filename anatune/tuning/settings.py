@@ -1,4 +1,4 @@
-"""The settings of a tuning session, checked as far as that needs no device."""
+"""The settings of a tuning session, with all checks that need no device."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TuningSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The keyword arguments of `anatune.tune`, which documents them. Immutable.
 
     In addition `cold` (CPUs): "l3" or "dram", the level of memory from which constant operands are read in every run,
-    as in whole networks (`measure.cpu.measurer.CpuMeasurer`). None: they stay in the caches from the run before.
+    as in whole networks (`measure.cpu.measurer.CpuMeasurer`). None: they stay in the caches from the previous run.
 
     At most one of `cluster` and `tracker` is given; without both, this machine measures.
 

@@ -85,7 +85,7 @@ def tune(
     accuracy : {"standard", "relaxed"}
         The admitted arithmetic, as in `anatune.plan`. A session of another accuracy is not resumed.
     l2 : {"flush", "warm"}, optional
-        GPUs: flush the L2 cache before each launch (the default), or keep what the launch before left there.
+        GPUs: flush the L2 cache before each launch (the default), or keep the data of the previous launch there.
     device : int
         GPUs: the CUDA device number.
     backend : str, optional

@@ -28,7 +28,7 @@ def train_corrections(
     words: Words = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fit a correction of the analytical model for each device from records, and report how much it helps.
+    """Fit a correction of the analytical model for each device from records, and report its gain.
 
     Each correction is tested on workloads that were left out of its training. If it ranks their schedules better than
     the analytical model alone, it is saved, and `anatune plan`, `anatune tune` and predict() use it.

@@ -114,7 +114,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
         Literal["flush", "warm"] | None,
         typer.Option(
             "--l2",
-            help="GPUs: flush the L2 cache before each launch, or keep the data of the launch before.  "
+            help="GPUs: flush the L2 cache before each launch, or keep the data of the previous launch.  "
             "[default: flush]",
             show_default=False,
         ),
@@ -161,7 +161,7 @@ def tune(
 ) -> None:
     """Measure schedules of a workload on this machine, a cluster or boards, and return the fastest.
 
-    The plan's first choice is measured first, then the schedules that the search strategy asks for. Each result is
+    The plan's first choice is measured first, then the schedules that the search strategy proposes. Each result is
     checked against a float64 reference, and each trial is recorded when it ends. After Ctrl-C or a crash, --resume
     continues the session.
 
@@ -227,7 +227,7 @@ def tune(
 
 
 def _note_beginning(result: TuningResult, options: TuneOptions) -> None:
-    """Note on stderr what the session started from."""
+    """Print on stderr the records and correction that the session started from."""
     records = options.records
     if options.resume and not result.num_resumed:
         note(f"note: {records} has no session of this workload, device, threads and strategy; started a new session")

@@ -36,7 +36,7 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedules : tuple of Schedule
         The programs, each given as its schedule for the largest extent that it serves.
     lasts, programs : tuple of int
-        Intervals in order: the program of this number serves the extents up to and including this one.
+        For each interval in order, its last extent and the number of its program.
     """
 
     axis: str
@@ -67,7 +67,7 @@ class Dispatch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             The extent is outside the range.
         """
         if not self.first <= extent <= self.lasts[-1]:
-            raise SpaceError(f"{self.axis} is {extent}, expected {self.first} to {self.lasts[-1]}, which were built")
+            raise SpaceError(f"{self.axis} is {extent}, expected {self.first} to {self.lasts[-1]}, its range")
         return self.programs[bisect.bisect_left(self.lasts, extent)]
 
     def least(self, program: int) -> int:

@@ -103,7 +103,7 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Cpu
 
 
 def inspect_schedule(schedule: Schedule, *, threads: int = 1) -> dict[str, int]:
-    """Compile a schedule for its own processor, whatever the present one is, and read the assembly.
+    """Compile a schedule for its own processor, which may differ from this machine's, and read the assembly.
 
     Returns
     -------

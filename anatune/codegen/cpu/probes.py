@@ -89,7 +89,7 @@ class Probe:
 def compile_probe(kind: Literal["fma", "gemm"], hardware: CpuSpec, folder: Path, *, threads: int = 1) -> CpuArtifact:
     """Build a standard probe into ``folder/probe_<kind>.so``; the module's docstring describes both.
 
-    Each of `threads` threads does the whole work of one call, with results of its own.
+    Each of `threads` threads does the whole work of one call, and writes separate results.
 
     Returns
     -------

@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 APART = False
-"""False: builds need no processes of their own, because TVM and NVRTC raise errors and do not print."""
+"""False: builds need no separate processes, because TVM and NVRTC raise errors and do not print."""
 
 _REFERENCE_CHAINS, _REFERENCE_WARPS, _REFERENCE_BLOCKS_PER_SM = 8, 8, 2
 

@@ -1,7 +1,7 @@
 """Cubins inside TVM's CUDA modules, on machines without GPU, driver or CUDA toolkit.
 
 TVM passes CUDA C to its CUDA runtime, which calls a callback to compile it. If this runtime cannot be loaded (it needs
-a driver), TVM makes a module that holds the CUDA C, to be compiled when it is loaded, by whatever is installed there.
+a driver), TVM makes a module that holds the CUDA C, which the machine that loads it compiles with its own compiler.
 `Cubins` answers the callback with cubins that NVRTC made in this process. In the other case it lets TVM write a
 placeholder text of the cubin's length, and replaces it by the cubin in the library (`Cubins.embed`).
 """

@@ -33,7 +33,7 @@ _DEFINITION = re.compile(r'^extern "C" __global__ [^;{]*\{', re.MULTILINE)
 
 @dataclass(frozen=True)
 class LoweredGpuSchedule(LoweredSchedule):
-    """A TVM module with one kernel, or with several that belong together, and the way they are launched."""
+    """A TVM module with the kernels of one schedule, and their launches."""
 
     program: KernelProgram
 
@@ -83,7 +83,7 @@ def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
     ranged : Ranged, optional
         The axis whose extent the kernel takes when it is launched: ``Ranged("i", least=1, most=8192)``. Its functions
         then have one more parameter, ``int extent_<axis>``, as the last one, and are correct for every extent of the
-        range; ``kernel.at(extent)`` tells what is launched. The options ``split`` and ``atomic`` work as without a
+        range; ``kernel.at(extent)`` returns the launched kernel. The options ``split`` and ``atomic`` work as without a
         range (parts of a reduction whose extent varies are as equal as possible); ``whole`` does not.
 
     Examples
@@ -100,9 +100,9 @@ def cuda_kernel(schedule: Schedule, ranged: Ranged | None = None) -> CudaKernel:
 
 
 def make_named_kernel(schedule: Schedule, name: str, ranged: Ranged | None = None) -> tuple[CudaKernel, DevicePart]:
-    """Return the CUDA C of a schedule with kernels called ``<name>_kernel<...>``, and the TVM module behind it.
+    """Return the CUDA C of a schedule with kernels called ``<name>_kernel<...>``, and its TVM module.
 
-    Errors as `lower_gpu`.
+    The errors are those of `lower_gpu`.
     """
     lowered = lower_gpu(schedule, ranged=ranged)
     module = lowered.module

@@ -26,7 +26,7 @@ compiler's defaults. --minimal leaves textures and the runtime's types out of th
 
 _ARCH = re.compile(r"sm_(\d{2,3})([af]?)")
 _FIRST_SPECIFIC = 90
-"""First architecture with features of its own, requested as sm_90a. Source: [CUDA-guide] compute capabilities."""
+"""First architecture with specific features, requested as sm_90a. Source: [CUDA-guide] compute capabilities."""
 _PACKAGES = ("nvidia-cuda-nvrtc-cu12", "nvidia-cuda-nvrtc")
 _MESSAGE_CHARACTERS = 200
 

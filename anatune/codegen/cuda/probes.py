@@ -1,4 +1,4 @@
-"""Probes of a GPU, as small CUDA kernels: multiply-adds, matrix units and launches (memories: `memory_probes`).
+"""Probes of a GPU, as small CUDA kernels: multiply-adds, matrix units and launches; see also `memory_probes`.
 
 All have the same parameters: ``input_ptr``; ``rounds_ptr`` (32-bit integers, so that no compiler knows the number of
 iterations); ``result_ptr`` (proves that the work was done; `measure.cuda.calibration.probe_checks` knows the expected
@@ -19,7 +19,7 @@ from anatune.templates.gpu.kernel import CudaKernel
 
 
 class _ChainArithmetic(NamedTuple):
-    """A step of a chain: x -> x * factor + offset. `lanes`: multiply-adds of an instruction and thread."""
+    """One update of a chain, x -> x * factor + offset; `lanes` is the multiply-adds of an instruction in one thread."""
 
     word: str
     device: str
@@ -56,7 +56,7 @@ MATRIX = {
 }
 """Dtype of the operands -> instruction; sums are float32. Source: [PTX-ISA] "Matrix multiply-accumulate"."""
 MATRIX_CAPABILITY = 80
-"""First architecture with all of them."""
+"""First compute capability (major, minor) that has all these instructions."""
 
 _PREAMBLE = """\
 #ifdef __CUDACC__

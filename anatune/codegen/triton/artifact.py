@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 APART = True
-"""True: builds need processes of their own, because a failing pass prints and may end its process."""
+"""True: builds need separate processes, because a failing pass prints and may end its process."""
 
 
 class _PrincipalKernel(NamedTuple):

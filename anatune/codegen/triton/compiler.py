@@ -165,7 +165,7 @@ def _compile(program: TritonProgram, kernel: TritonKernel, hardware: GpuSpec) ->
     except OSError as error:
         raise BuildError(no_scratch(error)) from None
     except Exception as error:  # noqa: BLE001  Triton raises errors of many kinds; each is the kernel's outcome
-        message = f"{error}\n{error.__cause__ or ''}"  # an error in a function says only where it is
+        message = f"{error}\n{error.__cause__ or ''}"  # an error in a function contains only its location
         raise BuildError(
             f"Triton refuses {kernel.name} for {hardware.arch}: {_first_error(message, _read_stderr(log_start))}"
         ) from None
@@ -202,7 +202,7 @@ def _build(function: Any, kernel: TritonKernel, target: tuple[str, int | str, in
 
 
 def _attributes(buffer: Buffer, back_end: str) -> list[list[str | int]]:
-    """Return what the compiler may assume of a pointer: the same as Triton's launcher finds for PyTorch tensors.
+    """Return the properties of a pointer that the compiler may assume, as Triton's launcher does for PyTorch tensors.
 
     AMD GPUs address tensors below 2 GiB with 32-bit offsets. Source: Triton 3.9, ``get_tensor_specialization`` of
     ``backends/amd/compiler.py``.

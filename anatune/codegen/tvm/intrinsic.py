@@ -33,7 +33,7 @@ def register_intrinsic(
     zeros = [item.dom.min for item in block.iter_vars]
     counted = _IndexShifter(tvm, [pair for pair in zip(buffers, bases, strict=True) if any(pair[1])]).statement(block)
     description = tvm.tirx.PrimFunc(buffers, s_tir.SBlockRealize(zeros, always, counted))
-    description = tvm.ir.load_json(tvm.ir.save_json(description))  # with variables of its own
+    description = tvm.ir.load_json(tvm.ir.save_json(description))  # a copy with new variables
     declared = list((kernel or tvm.ir.load_json(tvm.ir.save_json(description))).params)
     parameters = [
         _move_buffer(tvm, buffer) if any(base) else buffer for buffer, base in zip(declared, bases, strict=True)
@@ -80,7 +80,7 @@ def make_plain_kernel(tvm: ModuleType, nest: tirx.For, buffers: list[tirx.Buffer
     ]
     root = s_tir.SBlock([], reads, [write], "root", nest)
     function = tvm.tirx.PrimFunc(buffers, s_tir.SBlockRealize([], always, root))
-    return tvm.ir.load_json(tvm.ir.save_json(function))  # with variables of its own
+    return tvm.ir.load_json(tvm.ir.save_json(function))  # a copy with new variables
 
 
 def _move_buffer(tvm: ModuleType, buffer: tirx.Buffer) -> tirx.Buffer:

@@ -62,7 +62,7 @@ class _BlockOperand:
     buffer: tirx.Buffer
     indices: list[_Affine]
     conditions: list[_Affine]
-    """Expressions that are all >= 0 where the tensor is read; elsewhere the operand is 0."""
+    """Expressions that are all >= 0 where the tensor is read; otherwise the operand is 0."""
 
 
 class _BlockReader:
@@ -286,7 +286,7 @@ def check_loops(module: tvm.IRModule, function: str, block: str) -> None:
             continue
         loop = next((loop for loop in free if loop.loop_var.same_as(value)), None)
         if loop is None or _integer(loop.min) != 0 or _integer(loop.extent) != extent:
-            raise WorkloadError(f"block {block}: iterator {item.var} is bound to {value}, expected a loop of its own")
+            raise WorkloadError(f"block {block}: iterator {item.var} is bound to {value}, expected its own loop")
         free.remove(loop)
     if any(_integer(loop.extent) != 1 for loop in free):
         raise WorkloadError(f"block {block}: a loop around it belongs to no iterator")
@@ -312,7 +312,7 @@ def _check_result(reader: _BlockReader, indices: Sequence[_Affine]) -> None:
         terms = sorted((coefficient, reader.extent(atom)) for atom, coefficient in index.terms.items())
         mixed = len(terms) > 2 or (len(terms) == 2 and terms[0][0] * terms[0][1] > terms[1][0])
         if index.constant or mixed or seen & set(index.terms):
-            raise reader.error("two iterations may write the same element, or the result begins elsewhere")
+            raise reader.error("two iterations may write the same element, or the result does not begin at index 0")
         seen |= set(index.terms)
 
 
@@ -377,7 +377,7 @@ def _check_buffer(reader: _BlockReader, buffer: tirx.Buffer) -> None:
     if any(_integer(extent) is None for extent in buffer.shape):
         raise reader.error(f"{buffer.name} is of shape {list(buffer.shape)}, expected constant extents")
     if len(buffer.strides) or not _is_zero(buffer.elem_offset) or buffer.scope() != "global":
-        raise reader.error(f"{buffer.name} has strides, an offset or a scope of its own, expected a plain tensor")
+        raise reader.error(f"{buffer.name} has strides, an offset or a scope, expected contiguous global data")
 
 
 def _always_holds(reader: _BlockReader, condition: _Affine) -> bool:

@@ -1,6 +1,6 @@
 """Devices with one number changed, for "what if" questions: twice the bandwidth, half the registers, more cores.
 
-Everything else stays as the spec says, other limits and rates included; only a peak follows the number of cores. No
+All other numbers of the spec stay, including other limits and rates; only a peak follows the number of cores. No
 real device has such a spec.
 
 `difference` tells whether two specs describe the same kind of device, so that kernels of one run on the other and times

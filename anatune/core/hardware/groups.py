@@ -31,7 +31,7 @@ def _ranges() -> dict[str, _PlausibleRange]:
 
 
 def value_problem(group: str, key: str, value: object) -> str | None:
-    """Return what is implausible about a number of a spec, or None.
+    """Return the reason why a number of a spec is implausible, or None.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def value_problem(group: str, key: str, value: object) -> str | None:
     Returns
     -------
     str or None
-        Text that says what was got, what was expected, and which unit the number was probably meant in.
+        Text with the value, the expected range, and the unit in which the number was probably meant.
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

@@ -135,8 +135,7 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
     """
     if workload.body != "multiply_add" or len(workload.reads) != 2 or not workload.reduction_axes:
         raise SpaceError(
-            f"{workload.operator} is not a sum of products of two tensors, which is what tensor cores compute; use "
-            "another template"
+            f"{workload.operator} is not a sum of products of two tensors, as tensor cores need; use another template"
         )
     first, second = workload.reads
     shared = [axis.name for axis in workload.reduction_axes]
@@ -152,8 +151,8 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
     sizes = [math.prod(extents[axis] for axis in axes) for axes in own_axes]
     if max(sizes) == 1 or not all(own_axes):
         raise SpaceError(
-            f"{workload.operator}: its operands have no index of their own beside {', '.join(batch) or 'none'}, so it "
-            "is no matrix product, which is what tensor cores compute; use another template"
+            f"{workload.operator}: an operand has no separate index besides {', '.join(batch) or 'none'}, so it "
+            "is no matrix product, as tensor cores need; use another template"
         )
     moving = [axis for axis in order if axis not in batch and extents[axis] > 1]
     is_first = moving[-1] in axes_of[first.tensor]

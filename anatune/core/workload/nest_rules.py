@@ -1,6 +1,6 @@
 """Rules that a loop nest obeys so that models can analyse it and code generators can write it.
 
-`Workload` checks them when it is made, whatever made it.
+The constructor of `Workload` checks them.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check_nest(
     Raises
     ------
     WorkloadError
-        A part is wrong; the message names it, what was got and what was expected.
+        A part is wrong; the message names it, the value, and the expected value.
     """
     if not isinstance(operator, str):
         raise WorkloadError(f"operator is {quote(operator)}, expected its name")
@@ -136,7 +136,7 @@ def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: s
         other = next((read for read in reads if read.dtype != dtype), reads[0])
         raise WorkloadError(
             f"{operator}: operand {other.tensor!r} is {other.dtype}, expected one dtype of all operands, one of "
-            f"{', '.join(PLAIN_DTYPES)}; two operands that are multiplied and summed may also be such a pair as uint8 "
+            f"{', '.join(PLAIN_DTYPES)}; for sums of products of two operands, also pairs such as uint8 "
             "and int8, bfloat16 and int8, or 8-bit floats"
         )
     others = [*reads[1 if is_product and dtype in BYTE_DTYPES else 0 :], *([] if "requantize" in epilogue else [write])]
@@ -161,7 +161,7 @@ def _check_dtypes(operator: str, reads: Sequence[Access], write: Access, body: s
 
 
 def _check_result(operator: str, extents: dict[str, int], spatial: set[str], write: Access) -> None:
-    """Raise unless each iteration of the spatial axes writes an element of its own inside the tensor."""
+    """Raise unless each iteration of the spatial axes writes a different element inside the tensor."""
     written = [term.axis for terms in write.indices for term in terms]
     if set(written) != spatial:
         raise WorkloadError(
@@ -180,7 +180,7 @@ def _check_result(operator: str, extents: dict[str, int], spatial: set[str], wri
     if is_mixed or is_outside or any(write.offsets):
         raise WorkloadError(
             f"{operator}: result {write.tensor!r} of shape {write.shape} is written at {tuple(reach)} positions with "
-            f"offsets {write.offsets}; expected each iteration of the spatial axes to write one element of its own, "
+            f"offsets {write.offsets}; expected each iteration of the spatial axes to write a different element, "
             "beginning with the first element"
         )
 

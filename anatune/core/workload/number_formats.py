@@ -166,7 +166,7 @@ def result_dtypes(operands: Sequence[str], epilogue: Sequence[str]) -> tuple[str
 
 
 def parse_formats(word: str, epilogue: Sequence[str]) -> Formats | str:
-    """Return the formats that a word means together with `epilogue`, or a text that says what was expected instead."""
+    """Return the formats that a word means together with `epilogue`, or a text with the expected words."""
     operand_word, colon, result = word.partition(":")
     left, _, right = operand_word.partition("x")
     operands = (left, right or left)

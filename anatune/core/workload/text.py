@@ -4,7 +4,7 @@ Notation
 --------
 words : the operator and its extents, or the name of a layer ("resnet18:C2").
 options : further words ``--name value``; the same names are keywords of `parse_workload`.
-Convolution data is always written N x C x H x W and the weight K x C/groups x R x S, whatever the layout.
+Convolution data is always written N x C x H x W and the weight K x C/groups x R x S, independent of the layout.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def _split_words(words: Sequence[str] | str) -> tuple[list[str], dict[str, Optio
 
 
 def _spell_option(name: str) -> str:
-    """Return an option as it is written on the command line."""
+    """Return the text of an option on the command line."""
     return f"--{name.replace('_', '-')}"
 
 

@@ -353,5 +353,5 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
 
 
 def inspect(schedule: Schedule, threads: int) -> dict[str, int]:
-    """Return what the compiler reports about a schedule; see `anatune.inspect`."""
+    """Return the compiler's report of a schedule; see `anatune.inspect`."""
     return {**inspect_schedule(schedule, threads=threads), "shared_bytes": 0}

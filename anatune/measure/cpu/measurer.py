@@ -33,7 +33,7 @@ class CpuMeasurer(Measurer):
         The spec of this machine's CPU.
     cold : {"l3", "dram"}, optional
         The level of memory from which constant operands (weights) are read in every run, as in a network, which reads
-        the weights of all other kernels between two runs of one. None: they stay where the run before left them.
+        the weights of all other kernels between two runs of one. None: they stay where the previous run left them.
     settings
         See `MeasurerSettings`; kernels run with ``threads`` threads (TVM_NUM_THREADS of the runner).
 

@@ -230,7 +230,7 @@ def _usable_isa(micro: Micro, offered: Collection[str]) -> str | None:
 
 
 def _beyond(micro: Micro, offered: Collection[str], l3_bytes: int) -> list[str]:
-    """Return what the machine has and a microarchitecture lacks."""
+    """Return the features that the machine has and a microarchitecture lacks."""
     large = [f"{l3_bytes / 2**20:.0f} MB of L3"] if l3_bytes > micro.most_l3_mb * 2**20 else []
     return sorted(set(offered) - micro.features) + large
 

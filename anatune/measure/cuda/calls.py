@@ -44,6 +44,6 @@ def verify(schedule: Schedule, threads: int, seed: int) -> Verification:
 
 
 def inspect(schedule: Schedule, threads: int) -> dict[str, int]:
-    """Return what the compiler reports about a schedule, see `anatune.inspect`."""
+    """Return the compiler's report of a schedule, see `anatune.inspect`."""
     facts = facts_apart(schedule) if find_toolchain(schedule.template).APART else compile_facts(schedule)
     return {**facts.numbers(), "flop": schedule.workload.flop}

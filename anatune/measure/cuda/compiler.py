@@ -1,4 +1,4 @@
-"""Compiling many GPU schedules at once in separate processes; failures become outcomes, not exceptions."""
+"""Compiling many GPU schedules at once in separate processes; a failure is an `Outcome` and raises no exception."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def compile_schedules(
     num_processes: int | None = None,
     entry: str = _ENTRY,
 ) -> Iterator[tuple[int, CompileResult]]:
-    """Generate and compile schedules and yield each result as soon as it is there; no GPU is needed.
+    """Generate and compile schedules and yield each result as soon as it is ready; no GPU is needed.
 
     The processes end with the iterator, also after an error or Ctrl-C.
 
@@ -89,7 +89,7 @@ def compile_schedules(
     Raises
     ------
     BuildError
-        No schedule can be compiled, because no compiler supports its architecture. If only some cannot, that is an
+        No schedule can be compiled, because no compiler supports its architecture. The others yield an
         outcome.
     MissingDependencyError
         A package is missing.
@@ -121,7 +121,7 @@ def compile_schedules(
 
 
 def _find_refused(schedules: Sequence[Schedule]) -> dict[int, str]:
-    """Return why some schedules cannot be compiled, by position; raise an error if none can be compiled."""
+    """Return the reasons why schedules cannot be compiled, by position; raise an error if none can be compiled."""
     errors: dict[tuple[str, str], BuildError | None] = {}
     for schedule in schedules:
         key = schedule.template, schedule.hardware.arch
@@ -141,7 +141,7 @@ def _find_refused(schedules: Sequence[Schedule]) -> dict[int, str]:
 
 
 def _compile_result(job: BuildJob) -> CompileResult:
-    """Return how a job ended."""
+    """Return the result of a job that ended."""
     if isinstance(job.artifact, CompilerFacts):
         return CompileResult(Outcome.OK, job.artifact, seconds=job.build_s)
     assert job.measurement is not None

@@ -153,7 +153,7 @@ def _ask_if_known(backend: DriverBackend, index: int, name: str) -> int:
 
 
 def gpu_environment(device: int = 0, backend: str | None = None) -> dict[str, str | int]:
-    """Return what records hold about a GPU besides its spec: product, CUDA version of the driver, package."""
+    """Return the facts that records hold about a GPU besides its spec: product, CUDA version of the driver, package."""
     chosen = make_backend(backend)
     return {"gpu": chosen.device_name(device), "cuda_driver": chosen.version(), "backend": chosen.name}
 

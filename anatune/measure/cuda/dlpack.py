@@ -67,16 +67,16 @@ def device_address(name: str, dtype: str, sizes: tuple[int, ...], tensor: object
         raise RunError(f"{name} cannot be passed by DLPack ({error!s:.120}); detach it, or copy it first") from error
     pointer = ctypes.pythonapi.PyCapsule_GetPointer
     pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
-    told = _Tensor.from_address(pointer(capsule, b"dltensor"))
-    shape = tuple(told.shape[at] for at in range(told.ndim))
-    if shape != sizes or (told.code, told.bits, told.lanes) != (*_TYPES[dtype], 1):
+    view = _Tensor.from_address(pointer(capsule, b"dltensor"))
+    shape = tuple(view.shape[at] for at in range(view.ndim))
+    if shape != sizes or (view.code, view.bits, view.lanes) != (*_TYPES[dtype], 1):
         raise RunError(
-            f"{name} has the DLPack type {(told.code, told.bits)} and shape {shape}, expected {dtype} {_TYPES[dtype]} "
+            f"{name} has the DLPack type {(view.code, view.bits)} and shape {shape}, expected {dtype} {_TYPES[dtype]} "
             f"of shape {sizes}"
         )
-    if told.strides and not _is_contiguous(shape, [told.strides[at] for at in range(told.ndim)]):
+    if view.strides and not _is_contiguous(shape, [view.strides[at] for at in range(view.ndim)]):
         raise RunError(f"{name} is not C-contiguous; make a contiguous copy first")
-    address = int(told.data or 0) + int(told.byte_offset)
+    address = int(view.data or 0) + int(view.byte_offset)
     if address % _ALIGNMENT:
         raise RunError(f"{name} begins at {address:#x}, expected a multiple of {_ALIGNMENT} bytes; copy it first")
     return address

@@ -367,7 +367,7 @@ def open_device(index: int = 0, backend: str | DriverBackend | None = None, *, a
     Raises
     ------
     DeviceError
-        There is no package, no driver or no such device; the message says which, and what works without a GPU.
+        There is no package, no driver or no such device; the message names it, and what works without a GPU.
     """
     chosen = make_backend(backend, arch) if backend is None or isinstance(backend, str) else backend
     try:

@@ -56,7 +56,7 @@ class GpuMeasurer(Measurer):
         Template of the schedules; other templates are possible, too.
     l2 : str
         "flush": the L2 cache is flushed before each launch, as in a network, where other layers ran since. "warm": it
-        holds what the launch before left.
+        holds the data of the previous launch.
     device : int
         The CUDA device number.
     backend : str, optional
@@ -156,7 +156,7 @@ def build_schedules(
 
 
 def _outcome(job: BuildJob) -> Built:
-    """Return how a job ended."""
+    """Return the result of a job that ended."""
     if isinstance(job.artifact, GpuArtifact):
         return job.artifact
     assert job.measurement is not None

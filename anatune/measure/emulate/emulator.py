@@ -1,4 +1,4 @@
-"""Running the CUDA C of a kernel on the CPU as it is written, to check it without a GPU.
+"""Execution of the unchanged CUDA C of a kernel on the CPU, to check it without a GPU.
 
 The system's C++ compiler compiles the kernel with cuda_shim.h to a separate program, so that a crash or a hang is
 detected. cuda_shim_run.cpp schedules the threads and describes the detected errors.

@@ -59,7 +59,7 @@ def run_program(program: TritonProgram, inputs: dict[str, Array]) -> dict[str, A
             scalars = [] if program.extent is None else [program.extent]
             try:
                 getattr(module, kernel.name)[(kernel.grid,)](*pointers, *scalars)
-            except Exception as error:  # noqa: BLE001  whatever Triton makes of a kernel is the answer
+            except Exception as error:  # noqa: BLE001  any failure of a kernel is a result
                 raise RunError(f"{kernel.name}: {_reason(error)}") from None
     return {tensor: memory.result(tensor) for tensor in (program.result, *program.further)}
 
@@ -155,13 +155,13 @@ class _Memory:
                     given = inputs.get(buffer.tensor)
                     values = _new_array(buffer) if given is None else np.array(given, order="C", copy=not is_input)
                     self.spaces[buffer.tensor] = _Space(buffer, values, number, is_input=is_input)
-                    if given is not None and not is_input:  # a result that keeps what is not written
+                    if given is not None and not is_input:  # unwritten elements keep their values
                         self.spaces[buffer.tensor].written[:] = 1
         self._by_number = [*self.spaces.values()]
         self._shapes = {tensor: buffer.shape for tensor, buffer in program.tensors.items()}
 
     def begin(self) -> None:
-        """Begin a launch, which may read what the launches before have written."""
+        """Begin a launch, which may read the results of previous launches."""
         for space in self._by_number:
             space.written[space.written == 2] = 1
 

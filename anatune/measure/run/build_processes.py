@@ -51,7 +51,7 @@ class Limits(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class BuildJob:
-    """A schedule that is being built and measured: its artifact, or the measurement that says why there is none."""
+    """A schedule that is being built and measured: its artifact, or a measurement with the reason why there is none."""
 
     def __init__(self, schedule: Schedule, folder: Path) -> None:
         self.schedule = schedule

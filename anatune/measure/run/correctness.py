@@ -235,11 +235,11 @@ def _expected_further(workload: Workload, inputs: Mapping[str, Array]) -> dict[s
 def tolerance(workload: Workload, scale: float = 1.0) -> float:
     """Return the largest error, over `scale`, of a correct kernel.
 
-    - Nothing is rounded ("max", "copy", "relu" without a sum behind them), or operands are integers: 0, since the
+    - Nothing is rounded ("max", "copy", "relu" without a sum), or operands are integers: 0, since the
       steps behind integer sums say how they round. A mean of integers may be rounded either way: less than 1 unit. A
       result of 16 bits is rounded once, and may be once more: an eps of it.
     - One of `core.workload.kernels` keeps float32 between its operands and its result: an eps of each of these, and 32
-      of float32; operands that are exact as they are multiplied have none.
+      of float32; operands that are multiplied without rounding have none.
     - Otherwise `core.accuracy.rounding_error`.
     """
     if workload.is_kernel:

@@ -163,7 +163,7 @@ def _along(scales: Values, shape: tuple[int, ...], sides: tuple[int, ...]) -> Va
 
 
 def _scaled_operands(workload: Workload, operands: Mapping[str, Values]) -> tuple[Values, Values]:
-    """Return data (rows, k) and weights (columns, k) as they are multiplied, of one expert if there are several."""
+    """Return data (rows, k) and weights (columns, k) as the product uses them, of one expert if there are several."""
     attributes = workload.attribute
     number_format, k = SCALED_FORMATS[str(attributes["dtype"]).partition(":")[0]], int(str(attributes["k"]))
     data, weight = operands["data"], operands["weight"]

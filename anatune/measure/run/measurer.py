@@ -277,7 +277,7 @@ class Measurer:
         return self.serve(asking(schedules))
 
     def serve(self, ask: Ask) -> Iterator[tuple[Schedule, Measurement]]:
-        """Measure the schedules that `ask` returns, and yield each result as soon as it is there.
+        """Measure the schedules that `ask` returns, and yield each result as soon as it is ready.
 
         With one device the results are in the order of the schedules. `ask` is called a few schedules ahead, so that
         the builders are busy, and only between runs, so that a strategy disturbs no timing. `ask` returns None if it

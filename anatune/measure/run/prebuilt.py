@@ -61,7 +61,7 @@ class Prebuilt(Measurer):
         """
         self._drain()
         worker = self._runners[0].worker
-        # Our own kernel, under suspicion of nothing: a busy machine may take its time, and is told by the time it took.
+        # The reference kernel is known to end: a long run means a busy machine, so the limit includes the start time.
         limit_s = self.limits.start_s + self.limits.run_s
         worker.submit("anatune.measure.run.runner:reference_s", {"samples": samples}, limit_s)
         reply = worker.wait(self.limits.start_s + limit_s)

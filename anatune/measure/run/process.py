@@ -278,7 +278,7 @@ class Worker:
         return Reply(kind, value, message, error, self._now() - self._began, self._served == 0)
 
     def _obituary(self) -> str:
-        """Return how the process ended; after an abort or an exit, with the last line that it wrote."""
+        """Return a text about the end of the process; after an abort or an exit, with the last line that it wrote."""
         assert self._process is not None
         assert self._errors is not None
         try:

@@ -32,7 +32,7 @@ _COPIED_ELEMENTS = 1 << 23
 def reference(workload: Workload, inputs: Mapping[str, Operand]) -> Values:
     """Return the workload's result in float64, epilogue included.
 
-    Sums of products of 8-bit integers are exact, and wrap around as int32 does; the steps behind them round as
+    Sums of products of 8-bit integers are exact, and wrap around as int32 does; the steps after them round as
     `anatune.core.workload.number_formats` says, so that a right kernel's result is equal (of 16 bits: this, rounded).
 
     Parameters

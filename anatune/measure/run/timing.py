@@ -1,11 +1,11 @@
 """Timing of kernels on a machine whose speed drifts.
 
 A sample is as many runs in a row as fill `TimingProtocol.sample_s`, after one run that is not timed (caches are warm:
-operands and code are where the run before left them). A sample of a fixed reference kernel stands before and after
-each; the sample's time over the mean of those two is what can be compared between minutes. A loop of
-multiply-adds is no such reference: it keeps its speed while kernels that live in the L2 cache lose a third.
+operands and code are where the previous run left them). A sample of a fixed reference kernel runs before and after
+each. Only ratios to the mean time of those two are comparable between minutes. A loop of
+multiply-adds is no suitable reference: its speed stays while kernels with data in the L2 cache lose a third.
 
-The clock of a kernel of one thread is that thread's CPU time (`time.thread_time`), which stands still while another
+The clock of a kernel of one thread is that thread's CPU time (`time.thread_time`), which does not advance while another
 process has the core; with several threads it is `time.perf_counter`.
 
 Runs are a Python loop around TVM's packed function: 0.19 us a call against 0.01 us inside TVM's time_evaluator
@@ -53,7 +53,7 @@ class TimingProtocol(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     slower : float
         Sampling ends after two samples if both ratios are this many times the incumbent's.
     needed_samples : int
-        Samples of a kernel that is slower than that, or takes longer than `patience_s`. It has fewer only after
+        Samples of a kernel that is slower than `slower`, or takes longer than `patience_s`. It has fewer only after
         `_MOST_PATIENCE` times `patience_s`.
     """
 
@@ -75,7 +75,7 @@ CPU_PROTOCOL = TimingProtocol()
 class Timings(NamedTuple):
     """The samples of a kernel: seconds of one run, those of the reference kernel, and whether timing stopped early.
 
-    In addition the joules of one run; None if they were not counted.
+    `energy_j` is the energy of one run in joules; None if it was not measured.
     """
 
     times_s: tuple[float, ...]

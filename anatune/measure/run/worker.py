@@ -42,7 +42,7 @@ def _answer(name: str, arguments: dict[str, object]) -> tuple[str, object]:
         return "value", resolve(name)(**arguments)
     except MemoryError:
         return "memory", "out of memory"
-    except Exception as error:  # noqa: BLE001  whatever a candidate raises is its outcome
+    except Exception as error:  # noqa: BLE001  any exception is a result of the candidate
         lines = [line.strip() for line in str(error).splitlines() if line.strip()]
         message = lines[-1] if lines else "no message"
         if not isinstance(error, AnatuneError):

@@ -67,7 +67,7 @@ class CorrectedModel(Model):
         return self.model.program_key(point)
 
     def correction(self, points: NDArray[np.int64]) -> Correction:
-        """Return the correction of points: what is added to the logarithm of their times, and its uncertainty."""
+        """Return the correction of points: a term added to the logarithm of their times, and its uncertainty."""
         return self.residual.predict(self.model.feature_table(points).values)
 
     def leaves(self, points: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -341,7 +341,7 @@ def find_correction(
         The device and the template of the schedules.
     correction : "auto", "none", or str or Path
         "auto": the user's own correction for this device (from records, or else from its calibration), or else the
-        shipped one, or else none. Otherwise a folder or the name of a shipped correction, for whatever device it was
+        shipped one, or else none. Otherwise a folder or the name of a shipped correction, for any device it was
         made.
 
     Raises

@@ -18,9 +18,9 @@ from anatune.templates.base.features import FeatureTable
 Floats = NDArray[np.float64]
 
 _FEWEST = 3
-"""Fewest workloads over which a gain is averaged."""
+"""Least number of workloads from which a mean gain is computed."""
 _SHARES = np.linspace(0.0, 1.0, 11)
-"""Shares of a correction that are tried."""
+"""Fractions of a correction that `fit_shrunk_residual` compares."""
 
 
 class MeasuredPoints(NamedTuple):
@@ -58,7 +58,7 @@ def fit_residual(measured: Sequence[MeasuredPoints], options: ResidualOptions | 
         LightGBM is not installed.
     """
     if not measured or any(one.table.names != measured[0].table.names for one in measured):
-        raise ValueError("nothing was measured, or points of different templates, expected points of one template")
+        raise ValueError("there are no measured points, or their templates differ; expected points of one template")
     numbers = np.repeat(np.arange(len(measured)), [len(one.time_s) for one in measured])
     return ResidualModel(options).fit(
         np.concatenate([one.table.values for one in measured]),
@@ -127,9 +127,9 @@ def cross_fit(
 def fit_shrunk_residual(
     measured: Sequence[MeasuredPoints], options: ResidualOptions | None = None, num_folds: int = 3
 ) -> ResidualModel | None:
-    """Return a model of which the most helpful share is used, or None if it does not help.
+    """Return a model scaled by the fraction that reduces the loss most, or None if it does not help.
 
-    The share, in tenths, has the smallest loss (Huber's, as in training) on workloads that were left out. The
+    The fraction, in tenths, has the smallest loss (Huber's, as in training) on workloads that were left out. The
     correction helps if the mean loss over workloads falls by more than the standard error of this mean.
 
     Raises

@@ -2,7 +2,7 @@
 
 Only the order of the schedules of one workload on one device matters. Each such group therefore has an offset that
 training removes (fixed effects): after every tree the mean error of the group is subtracted. The rest is clipped
-(Huber's loss), because the slowdown of a kernel that spills says nothing about the others.
+(Huber's loss), because the slowdown of a kernel that spills gives no information about the others.
 
 The correction fades to zero where a point's features are outside the range seen in training; there the analytical
 prediction remains. Failed trials have no time and do not enter the regression; a separate classifier predicts failures.
@@ -37,7 +37,7 @@ _MIN_FAILED = 20
 
 
 class Booster(Protocol):
-    """The interface of LightGBM's class of this name, as it is used here."""
+    """The part of LightGBM's class of this name that this module uses."""
 
     def predict(self, data: Floats, *, raw_score: bool = False, pred_leaf: bool = False, num_threads: int) -> object:
         """Return a number for each row; with `pred_leaf`, the number of a leaf for each row and tree."""

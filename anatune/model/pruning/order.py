@@ -1,4 +1,4 @@
-"""The legal points of a space in predicted order, computed only as far as they are read.
+"""The legal points of a space in predicted order, computed only when they are read.
 
 The order is that of ``model.rank``. Only the beginning of a space of 10^10 points is read: first a short ranking, then
 longer ones, each several times as long as the last. With a learned correction, points change places within pools of the

@@ -402,7 +402,7 @@ class SpaceSubset(RankedSubset):
 
 
 def _describe_broken_rule(prediction: Prediction, rules: Sequence[Rule]) -> tuple[float | None, float | None, str]:
-    """Return what a prediction needs of its first broken rule, the limit, and both in words."""
+    """Return the quantity of a prediction that the first broken rule limits, the limit, and both in words."""
     rule = next(rule for rule in rules if rule.id == prediction.rule)
     quantity, factor = _NEEDS.get(rule.id, (rule.id, 1.0))
     value = prediction.resources.get(quantity)

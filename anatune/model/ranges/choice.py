@@ -39,7 +39,7 @@ NEIGHBOURHOODS = 256
 CHOICE_S = 6.0
 """Time limit of the search for a better choice, s."""
 COVER_S = 2.0
-"""Time limit of the search for one cover, s; what it has proven by then counts."""
+"""Time limit of the search for one cover, s; the proof reached by then is used."""
 _ROUNDS = 6
 """Number of times that extents are added while the choice is improved by exchanges."""
 _SWEEPS = 50
@@ -129,7 +129,7 @@ def _best_of_spread(losses: Floats, count: int, extents: Numbers) -> tuple[Numbe
 def minimise_count(losses: Floats, limit: float, watch: Watch) -> tuple[ProgramChoice, int]:
     """Return the fewest programs whose worst loss is at most `limit`, and a lower bound of their number.
 
-    If no program keeps the limit at some extents, the choice's value tells how much it loses.
+    If no program keeps the limit at some extents, the choice's value is its loss.
     """
     _check_served(losses)
     reachable = np.maximum(limit, losses.min(axis=0))

@@ -1,4 +1,4 @@
-"""Plans for a range of extents: which kernels serve which extents, how much time that loses, and the proof."""
+"""Plans for a range of extents: which kernels serve which extents, the time that this costs, and the proof."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class RangePlan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=Tr
     workload : RangedWorkload
         The workload and its range.
     goal : str
-        What was minimised: the "worst" loss or the "mean" loss of a number of programs, or the "count" of programs for
+        The goal: the least "worst" loss or the "mean" loss of a number of programs, or the "count" of programs for
         a given loss.
     programs : tuple of RangeProgram
         The programs, in the order of the extents that they serve.

@@ -1,6 +1,6 @@
-"""Making of range plans: candidates, a choice among them, a proof of its loss, repeated.
+"""Planning of ranges: find candidates, choose among them, and prove the loss of the choice, repeatedly.
 
-A proof that fails finds programs that are faster than the choice allows. They become candidates, and the choice is made
+A failed proof finds programs that are too fast for the claimed loss. They become candidates, and the choice is made
 again. This ends when nothing faster is found, or at the time limit.
 """
 
@@ -30,7 +30,7 @@ MOST_PROGRAMS = 64
 """Largest number of programs of a choice."""
 
 ROUNDS = 5
-"""Largest number of choices that are proven; each one uses what earlier proofs found."""
+"""Largest number of choices to prove; each one uses the programs that earlier proofs found."""
 SLACK = 0.005
 """Share by which a program may be slower than the fastest of the choice and still serve the next extent. This gives
 fewer intervals without a larger worst loss."""
@@ -97,7 +97,7 @@ class _CandidatePool:
         self.times: Floats = np.empty((0, len(families[0].workload.numbers)))
 
     def add(self, number: int, programs: Sequence[Program]) -> int:
-        """Add the new ones among some programs of a family; return their number."""
+        """Add the programs of a family that are new; return their number."""
         new = [program for program in dict.fromkeys(programs) if (number, program) not in self._known]
         if new:
             family = self.families[number]

@@ -66,9 +66,9 @@ class CandidatePool(Generic[FeaturesT]):
 
 
 class ObservingStrategy(SpaceStrategy, Generic[FeaturesT]):
-    """A strategy that proposes one point after the other; all proposed and told points are observations of a `Kriging`.
+    """A strategy that proposes points one by one; all proposed and reported points are observations of a `Kriging`.
 
-    Proposals depend only on the seed, the set of told trials, and the proposals that were not told.
+    Proposals depend only on the seed, the set of reported trials, and the proposals without a trial.
     """
 
     num_first = 6

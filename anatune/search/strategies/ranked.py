@@ -83,8 +83,8 @@ class ModelStrategy(ObservingStrategy[Features]):
         if not isinstance(self.model, CorrectedModel):
             return
         count = len(self._measured) // self.refit_after * self.refit_after
-        told = sorted((min(trial.number for trial in self._values[key]), key) for key in self._measured)
-        first = [(self._measured[key], key) for _, key in told[:count]]
+        by_trial = sorted((min(trial.number for trial in self._values[key]), key) for key in self._measured)
+        first = [(self._measured[key], key) for _, key in by_trial[:count]]
         if first == self._fitted:  # compare the trials: one of the first may arrive late
             return
         self._fitted = first

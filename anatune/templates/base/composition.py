@@ -8,7 +8,7 @@ from typing import NamedTuple
 __all__ = ["NOT_HIDDEN", "Composition", "Lane"]
 
 NOT_HIDDEN = "not hidden"
-"""Name of the seconds that belong to no part: what the longest part does not hide of the others, and overheads."""
+"""Name of the seconds that belong to no part: time that the longest part does not hide, and overheads."""
 
 
 class Lane(NamedTuple):

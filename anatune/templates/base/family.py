@@ -3,7 +3,7 @@
 Notation
 --------
 program : the source of one kernel that takes the extent of the ranged axis as an argument. All else is fixed, except
-the launch. It is hashable, and only its family knows what is in it.
+the launch. It is hashable, and only its family reads its fields.
 reference : the best program of a single extent. The loss of a choice is relative to the reference.
 limit : seconds for each extent. Programs that are slower than the limit need not be told apart.
 

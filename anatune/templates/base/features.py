@@ -2,7 +2,7 @@
 
 Parts of the prediction are shares of its time. Counts are ratios to limits of the device, or base-2 logarithms. Axes
 are counted from the innermost one. No feature names a workload or a device, so that a correction learned on one applies
-to another as far as possible.
+to another if possible.
 
 A change of the features, of their order, or of the analytical quantities behind them needs a new `feature_version` of
 the templates that have them (`base.template`). Saved corrections of another version are refused.

@@ -47,9 +47,9 @@ CHECK, PREDICT = 0, 1
 
 
 class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A legality rule: its id, a text that says what it limits, and the limit of the device.
+    """A legality rule: its id, a text that names the limited quantity, and the limit of the device.
 
-    ``needed`` is what every point of a space needs, if that is the same for all points. Such a rule rejects all or
+    ``needed`` is the quantity that points of a space need, if all need the same. Such a rule rejects all or
     none.
     """
 
@@ -59,7 +59,7 @@ class Rule(msgspec.Struct, frozen=True, omit_defaults=True):
     needed: float | None = None
 
     def broken_text(self, needed: float | None) -> str:
-        """Return a sentence that says which rule a point breaks, what the point needs, and the limit."""
+        """Return a sentence: the rule that a point breaks, the quantity that the point needs, and the limit."""
         need = "" if needed is None else f"{needed:,.10g}, "
         return f"{self.id}: {self.text}: {need}at most {self.limit:,.10g}"
 
@@ -232,7 +232,7 @@ class Shown(NamedTuple):
     over_bound: Columns
     """Memory level -> bytes that cross it, relative to the I/O lower bound."""
     limiter: Sequence[str]
-    """Name of what limits the occupancy of each point."""
+    """Name of the resource that limits the occupancy of each point."""
     own_parts: tuple[str, ...] = ()
     """Parts that only some points have; they are shown if they take time."""
 

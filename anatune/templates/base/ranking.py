@@ -27,7 +27,7 @@ __all__ = [
 Points = NDArray[np.int64]
 Floats = NDArray[np.float64]
 TieKeys = Callable[[Points], Sequence[NDArray[np.int64]]]
-"""Maps points to the keys that order points of equal time, the least important first (as np.lexsort wants them)."""
+"""Maps points to the keys that order points of equal time, the least important first, as np.lexsort expects."""
 
 SLAB_POINTS = 100_000
 """Points that are evaluated in one call of the compiled function."""
@@ -69,7 +69,7 @@ class BestPoints:
 
     @property
     def limit_s(self) -> float:
-        """Largest time in seconds with which a point still enters."""
+        """Largest time, in seconds, of a point that `add` can still keep."""
         return float(self.times[-1]) if len(self.times) == self._top_k else math.inf
 
     @property
@@ -78,7 +78,7 @@ class BestPoints:
         return float(self.times[0]) if len(self.times) else math.inf
 
     def add(self, points: Points, times: Floats) -> None:
-        """Add those of the given legal points that are among the best."""
+        """Keep those legal points that are among the best."""
         is_fast = times <= self.limit_s
         if not is_fast.any():
             return

@@ -28,13 +28,13 @@ __all__ = ["MOST_POINTS", "LegalityCheck", "Space", "SpacePart", "choice", "tabl
 
 Integers = NDArray[np.int64]
 LegalityCheck = Callable[[Integers], NDArray[np.bool_]]
-"""(num_points, num_columns) int64 -> (num_points,) bool: the limits of the device, which the model knows."""
+"""(num_points, num_columns) int64 -> (num_points,) bool: whether each point keeps the limits of the device."""
 MOST_POINTS = 1_000_000
-"""Most points of one sample. A point takes some hundred bytes, as a schedule some thousand."""
+"""Most points of one sample. A point takes about 100 bytes; as a `Schedule` it takes about 1000."""
 _MOST_DRAWN = 1 << 18
 """Most points drawn at once."""
 _ROUNDS = 400
-"""Number of draws after which a space counts as having next to no legal points."""
+"""Number of draws without enough legal points after which sampling stops."""
 
 
 class SpacePart:
@@ -119,7 +119,7 @@ class Space(ABC):
     workload, hardware
         The computation and the spec of the device.
     is_legal : callable, optional
-        Tells which points keep the limits of the device. None: every point is legal.
+        Returns which points keep the limits of the device. None: every point is legal.
 
     Attributes
     ----------

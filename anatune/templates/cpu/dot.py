@@ -126,7 +126,7 @@ def dot_group(workload: Workload, hardware: CpuSpec, simd: str, *, extension: st
     Parameters
     ----------
     extension : {"", "fp16", "amx"}
-        The option "extension" of schedules: "fp16" asks for an instruction that sums in half precision, "amx" for one
+        The option "extension" of schedules: "fp16" requires an instruction that sums in half precision, "amx" for one
         on tiles.
     """
     reads = workload.reads

@@ -79,7 +79,7 @@ class ThinNest(NamedTuple):
 
 @lru_cache(maxsize=64)  # checks of a list of schedules call this for each of them
 def thin_nest(workload: Workload) -> ThinNest:
-    """Return the stream of `workload`. Of two operands, the one with more iterations of its own is the big one.
+    """Return the stream of `workload`. Of two operands, the one with more iterations is the big one.
 
     Raises
     ------

@@ -57,7 +57,7 @@ OPTIONS: dict[str, tuple[int, int]] = {
     "waves_per_eu": (0, 10),
     "matrix_instr_nonkdim": (0, 32),
 }
-"""Option of a schedule -> least and largest value; `OPTION_MEANINGS` says what each of them is."""
+"""Option of a schedule -> least and largest value; `OPTION_MEANINGS` explains each option."""
 OPTION_MEANINGS = {
     "group_m": "tiles of rows that are computed one after another, so that they share columns in the L2 cache",
     "split_k": "programs that share the reduction of a tile",
@@ -77,7 +77,7 @@ _MFMA_ROWS = (0, 16, 32)
 
 
 def is_amd(hardware: GpuSpec) -> bool:
-    """Return whether a device is AMD's."""
+    """Return whether AMD is the vendor of a device."""
     return hardware.vendor == "amd"
 
 
@@ -91,7 +91,7 @@ def options_of(workload: Workload, hardware: GpuSpec) -> tuple[str, ...]:
 
 
 def _has_tensor_memory(workload: Workload, hardware: GpuSpec) -> bool:
-    """Return whether tcgen05 multiplies operands without conversion. On sm_90 specialised warps change no code."""
+    """Return whether tcgen05 multiplies operands without conversion. On sm_90 the option changes no code."""
     instructions = instructions_of(hardware.arch, operand_type(multiplied_dtype(workload)))
     return instructions is not None and instructions[0].unit == DotUnit.TCGEN05 and _need_no_conversion(workload)
 
@@ -128,7 +128,7 @@ def check_options(workload: Workload, hardware: GpuSpec, options: Iterable[str])
         if name in options and name not in allowed:
             raise SpaceError(
                 f"option {name}: {hardware.name} ({hardware.arch}) has no tensor descriptors for this "
-                f"{workload.operator}, expected sm_90 or later, and plain matrices whose rows are multiples of 16 "
+                f"{workload.operator}, expected sm_90 or later, and unpadded matrices whose rows are multiples of 16 "
                 "bytes; leave the option out"
             )
     if "warp_specialize" in options and "warp_specialize" not in allowed:

@@ -36,7 +36,7 @@ def _border_share(convolution: Convolution3x3, transform: Filtering) -> float:
 
 
 def product_group(workload: Workload, convolution: Convolution3x3) -> DotGroup | None:
-    """Return how one instruction sums products of transformed integers; None for floats."""
+    """Return the instruction that sums products of transformed integers; None for floats."""
     data, weight = (access.tensor for access in workload.reads)
     return DotGroup(INSTRUCTION, "c", convolution.group, weight, data, ()) if convolution.is_integer else None
 

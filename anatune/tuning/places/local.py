@@ -57,7 +57,7 @@ class LocalPlace(Place):
         check_runs_here(workload, hardware, templates)
 
     def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
-        """Return what the records of a GPU hold besides the environment; nothing for CPUs."""
+        """Return the properties that records of a GPU hold besides the environment; empty for CPUs."""
         if not device:
             return {}
         from anatune.codegen.toolchains import describe_compilers

@@ -91,7 +91,7 @@ class Place(ABC):
 
     @abstractmethod
     def provenance(self, device: DeviceChoice, built: Manifest | None, templates: Sequence[str]) -> dict[str, object]:
-        """Return what records hold about the place besides environments.
+        """Return the properties of the place that records hold besides environments.
 
         Parameters
         ----------

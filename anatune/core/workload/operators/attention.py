@@ -33,7 +33,7 @@ def attention(
     The operands are the queries Q, the keys K and the values V; H = heads / kv_heads heads of queries share one head of
     keys. Q and O are (batch, heads, seq_q, head_dim), K and V are (batch, kv_heads, seq_kv, head_dim); rows are
     contiguous. In a paged cache K and V are (batch x pages, kv_heads, page_size, head_dim) with pages =
-    ceil(seq_kv / page_size), and the operand block_table, (batch, pages) int32, says where each page is.
+    ceil(seq_kv / page_size), and the operand block_table, (batch, pages) int32, holds the position of each page.
 
     Parameters
     ----------

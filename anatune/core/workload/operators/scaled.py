@@ -96,7 +96,7 @@ def grouped_matmul(
     """Return the product of each row with the weights of its expert: a mixture of experts in one kernel.
 
     Each token goes to `top_k` experts; row token x top_k + choice belongs to a token and one of its experts. ``order``,
-    (tokens x top_k) int32, lists all rows, those of the first expert first; ``ends``, (experts,) int32, says where each
+    (tokens x top_k) int32, lists all rows, those of the first expert first; ``ends``, (experts,) int32, has where each
     expert's rows end in it. Row r of output (tokens x top_k, n) is ``data[r / top_k] weight[expert of r]^T`` (the up
     and gate products), or with ``data[r]`` if rows are expanded (the down product). weight is (experts, n, k) with k
     contiguous.

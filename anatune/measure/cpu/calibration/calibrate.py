@@ -11,11 +11,11 @@ vdpbf16ps, vpdpbusd, ..          the multiply-add and latency terms of bfloat16 
 tiles                            the same of AMX's products, loads and stores
 broadcasts_per_cycle             nothing yet: the load term of a step (see `tiles.predicted_share`)
 stores_per_cycle                 stores of a call, spills
-l3 size_bytes                    what a nest finds there: less than detected where others have the rest
+l3 size_bytes                    the part that a nest can use: less than detected if other machines share the cache
 l2, l3 bandwidth_bytes_per_cycle l2_s and l3_s: fills into L1 and into L2; that of l1 follows from the load ports
 dram bandwidths                  dram_s, of one core and shared by all
 microkernels                     which microkernels the strategy `structured` draws; nothing of the model's times
-parallel_speedup                 what the threads of a parallel loop do at once
+parallel_speedup                 speed of all threads of a parallel loop over that of one
 launch                           start of a parallel loop, entry of a microkernel call
 latency_cycles, latency_s        nothing yet: explanations
 =============================== ================================================================================

@@ -185,7 +185,7 @@ class Machine:
         return quantities
 
     def _footprints(self) -> list[int]:
-        """Return the ascending sizes, bytes, of walks that show how much of the last cache this machine has."""
+        """Return the ascending sizes, bytes, of walks that show this machine's share of the last cache."""
         if self.hardware.l3 is None:
             return []
         most = min(self.hardware.l3.size_bytes, self._places["dram"][1])

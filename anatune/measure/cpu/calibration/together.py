@@ -60,8 +60,8 @@ class Together(NamedTuple):
     steal : float
         Share of the time that the host took away, in [0, 1]; 0 if the system does not report it.
     cause : {"independent", "shared", "clock", "crowded"}
-        Every core is its own; every sample says that units are shared (threads of the same physical cores); every
-        sample says a little less (the clock falls, or a part is shared); the host gives the cores to others.
+        "independent": cores share nothing. "shared": threads of the same physical cores share units. "clock": every
+        sample is a little slower (a lower clock, or a shared unit). "crowded": the host gives the cores to others.
     """
 
     cores: int
@@ -85,7 +85,7 @@ class Together(NamedTuple):
 
 
 def judge_rounds(rounds: Sequence[Round], steal: float) -> Together:
-    """Return what the samples say.
+    """Return the combined speed of the cores and its cause.
 
     Parameters
     ----------
@@ -111,9 +111,9 @@ def measure_together(make_call: Callable[[], Call], *, budget_s: float, least_ro
     Parameters
     ----------
     make_call : callable
-        Returns a call of the probe on memory of its own; it must release the interpreter's lock.
+        Returns a call of the probe on separate memory; it must release the interpreter's lock.
     budget_s : float
-        Seconds to spend; `least_rounds` rounds are made whatever they take.
+        Seconds to spend; at least `least_rounds` rounds are run, even if they take longer.
     """
     places = [cpus[0] for cpus in physical_cores().values()][:_MOST_CORES]
     if len(places) < 2 or not hasattr(os, "sched_setaffinity"):
@@ -141,7 +141,7 @@ def measure_together(make_call: Callable[[], Call], *, budget_s: float, least_ro
                 if index == 0 and len(shared[0]) >= least_rounds and time.perf_counter() - started > budget_s:
                     is_over.set()
                 gate.wait(_WAIT_S)
-        except BaseException as error:  # noqa: BLE001  told by the thread that asked
+        except BaseException as error:  # noqa: BLE001  raised again in the main thread
             failed.append(error)
             gate.abort()
 
@@ -154,7 +154,7 @@ def measure_together(make_call: Callable[[], Call], *, budget_s: float, least_ro
     for error in failed:
         if not isinstance(error, (OSError, threading.BrokenBarrierError)):
             raise error
-    if failed:  # a core may not be had
+    if failed:  # a core may not be available
         return None
     stolen, passed = (now - then for now, then in zip(steal_ticks(), before, strict=True))
     return judge_rounds(

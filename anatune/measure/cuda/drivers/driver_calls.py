@@ -59,7 +59,7 @@ _LOSSES = {
 
 
 class DriverBackend(Protocol):
-    """Driver calls on one device at a time; handles are whatever the package uses. Not safe to share between threads.
+    """Driver calls on one device at a time; handles are objects of the package. Not safe to share between threads.
 
     All calls raise KernelFaultError, LostDeviceError or RunError, also for what an earlier launch did: launches return
     at once.
@@ -104,7 +104,7 @@ class DriverBackend(Protocol):
         """Return ``CU_FUNC_ATTRIBUTE_<name>``."""
 
     def set_dynamic_shared_bytes(self, function: Handle, num_bytes: int) -> None:
-        """Allow launches of the function to ask for so much."""
+        """Allow launches of the function with this many bytes of dynamic shared memory."""
 
     def allocate(self, num_bytes: int) -> tuple[Handle, int]:
         """Return a handle and the address of device memory."""

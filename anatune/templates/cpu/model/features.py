@@ -48,7 +48,7 @@ def _shape(model: CpuScoring, points: NDArray[np.int64]) -> dict[str, Floats]:
 
     For a pair of microkernels they describe the larger one; "smaller_rows" is the ratio of the rows of the smaller one
     to the rows of the larger one. "strided_rows" counts the rows that are apart in the first operand, so that each has
-    an address of its own.
+    a separate address.
     """
     space, reads = model.space, model.workload.reads
     column = {name: at for at, name in enumerate(space.columns)}

@@ -71,7 +71,7 @@ def tie_keys(model: CpuScoring, points: Integers, raw: Floats) -> Floats:
 
 
 def loop_nests(space: CpuSpace, points: Integers) -> list[bytes]:
-    """Return a key for the loop nest of each point: it is equal for equal nests, whatever their levels are called."""
+    """Return a key for the loop nest of each point: it is equal for equal nests with other level names."""
     tables = space.loop_tables
     num_axes = len(tables.columns)
     rows = np.zeros((len(points), 5 * num_axes + 1 + len(tables.flags)), dtype=np.int64)

@@ -54,7 +54,7 @@ lanes of a 4 MiB matrix on a Zen 4 machine; rows of padded copies are shorter.
 """
 PACK_BYTES_PER_CYCLE = 6.0
 """Most bytes that packing into slivers moves in a cycle; it transposes element by element. Source: 2 cycles an element
-for slivers of 14 rows, 2.5 to 3.7 for 28: matmuls of 16 columns on a Zen 4 machine, with A packed and not.
+for slivers of 14 rows, 2.5 to 3.7 for 28, from matmuls of 16 columns with and without packing on a Zen 4 machine.
 """
 WHOLE_SUM_CYCLES = 3.0
 """Cycles to turn the two float16 sums of each lane of a vector into a float32 sum: VPMOVDW occupies the permute port
@@ -64,7 +64,7 @@ REGISTER_LIMIT = 2.0
 """Limit of the rule microkernel_registers, relative to the registers. Beyond it nothing stays in registers."""
 MULTIPLY_ADD_LIMIT = 1024.0
 """Limit of the rule microkernel_code: multiply-adds of the straight-line body. 8 KiB of code stay in L1I and are
-decoded once. The limit is half if each multiply-add is two instructions: 5x2 tiles of VPMADDWD on a Zen 3 reach 1.35
+decoded once. The limit is halved if a multiply-add is two instructions: 5x2 tiles of VPMADDWD on a Zen 3 reach 1.35
 of the rate of float32 with 64 steps, 1.59 with 8.
 """
 TILE_UNIT = TileUnit(
@@ -76,7 +76,7 @@ TILE_UNIT = TileUnit(
 )
 """Timing of AMX tiles if the spec has none."""
 TILE_CONFIG_CYCLES = 204.0
-"""Cycles until LDTILECFG is done. Source: as `TILE_UNIT`."""
+"""Cycles of LDTILECFG. Source: that of `TILE_UNIT`."""
 _PAGE_BYTES = 4096
 
 
@@ -200,7 +200,7 @@ def _conversions(access: Access, dtype: str, dot: DotGroup | None) -> float:
 
 
 def moving_cycles(moved: float, rate: float, hardware: CpuSpec) -> float:
-    """Return the core cycles of a copy from the nearest cache that holds what it moves.
+    """Return the core cycles of a copy from the nearest cache that holds its data.
 
     Parameters
     ----------

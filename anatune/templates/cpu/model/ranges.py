@@ -156,7 +156,7 @@ class CpuFamily(ProgramFamily):
         return list(programs.values())
 
     def _sample_extents(self) -> Iterator[int]:
-        """Yield extents from the whole range. The largest one is first: what is best there suits most others."""
+        """Yield extents from the whole range. The largest one is first: its best schedule suits most others."""
         extents = self.workload.extents
         primes = [extent for extent in extents if _is_prime(extent)] or list(extents)
         sampled, reached = [], math.inf

@@ -61,7 +61,7 @@ def rank(model: CpuScoring, top_k: int, watch: Watch | None = None, *, distinct:
     top_k
         Points wanted, >= 1. Fewer are returned only if there are fewer legal loop nests, or the time is up.
     watch
-        The time limit. If it ends the search, the guarantee says how much faster an unseen point can be.
+        The time limit. If it ends the search, the guarantee is the largest possible speedup of an unseen point.
     distinct
         Return the first point of each predicted time, of as many points as `FirstPoints` looks at.
     """

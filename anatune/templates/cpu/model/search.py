@@ -1,6 +1,6 @@
 """Search of a CPU space for the best microkernels on L1 tiles, for each packing and number of threads.
 
-`cpu.times.search` has the method and the proof. This module orders the groups and classes by their bounds, watches the
+`cpu.times.search` has the method and its proof. This module sorts the groups and classes by their bounds, checks the
 time limit, and calls the compiled functions.
 """
 
@@ -34,7 +34,7 @@ from anatune.templates.cpu.times.search import best_kernels
 __all__ = ["Search", "TileLattice"]
 
 _PART = 1024
-"""Most tiles between two checks of the time limit."""
+"""Largest number of tiles between two checks of the time limit."""
 _FIRST_PART = 64
 """Number of L1 tiles that are completed first. Their times exclude most of the others."""
 
@@ -80,7 +80,7 @@ class TileLattice:
 
 
 def _kernel_options(model: CpuScoring, lists: list[tuple[int, ...]]) -> tuple[Ints, Ints]:
-    """Return calls, kernel (0: pair) and larger kernel for each divisor of each axis, see `MicrokernelOptions`."""
+    """Return the microkernel options of each divisor of each axis, as the fields of `MicrokernelOptions`."""
     space = model.space
     registers = int(REGISTER_LIMIT * model.hardware.compute.num_vector_registers)
     reductions = {axis.name for axis in model.workload.reduction_axes}

@@ -3,7 +3,7 @@
 Rows of a microkernel in blocks of 16, and its vectors of 16 lanes, are tiles of accumulators. Two by two of them leave
 two registers each for the tiles of the operands, so that four products need four loads. One product sums 16 steps. A
 row of a tile of the broadcast operand is 64 bytes of neighbours along the reduction. A row of a tile of the vector
-operand is the groups of one vector, as they are packed. After the reduction, tiles are stored to the stack and loaded
+operand is the packed groups of one vector. After the reduction, tiles are stored to the stack and loaded
 as vectors. All that follows is as in other microkernels.
 
 TVM lets LLVM inline all microkernels of a program. Tile registers are then configured once for all of them, and each

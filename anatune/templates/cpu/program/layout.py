@@ -4,7 +4,7 @@ There are two kinds. `Strided` has the dimensions of the tensor in some order, e
 accesses stay affine. `Slivers` has one contiguous block for each register tile, in the order in which the microkernel
 reads it (the packed panels of BLIS). It is only for tensors without sliding windows.
 
-Both have the same methods. They say by how many elements an iteration of a loop, a call of the microkernel, a row or a
+Both have the same methods. They return the number of elements by which an iteration of a loop, a call, a row or a
 lane moves the address.
 """
 
@@ -46,11 +46,11 @@ class TensorLayout(Protocol):
         ...
 
     def loop_stride(self, loop: NestLoop, sizes: Mapping[str, int]) -> int:
-        """Return by how much one iteration of `loop` moves the address, for a kernel of `sizes`."""
+        """Return the distance by which one iteration of `loop` moves the address, for a kernel of `sizes`."""
         ...
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
-        """Return by how much `elements` along `axis` move the address inside an l2 tile, for a kernel of `sizes`."""
+        """Return the distance that `elements` along `axis` move the address in an l2 tile, for a kernel of `sizes`."""
         ...
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
@@ -110,11 +110,11 @@ class Strided:
                 self._per_axis[term.axis] = self._per_axis.get(term.axis, 0) + stride
 
     def loop_stride(self, loop: NestLoop, sizes: Mapping[str, int]) -> int:
-        """Return by how much one iteration of a loop moves the address, see `TensorLayout`."""
+        """Return the distance by which one iteration of a loop moves the address, see `TensorLayout`."""
         return self._per_axis.get(loop.axis, 0) * loop.step
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
-        """Return by how much elements along an axis move the address, see `TensorLayout`."""
+        """Return the distance by which elements along an axis move the address, see `TensorLayout`."""
         return self._per_axis.get(axis, 0) * elements
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:
@@ -188,13 +188,13 @@ class Slivers:
         return -(-sizes[self.nest.simd_axis] // self.nest.lanes) * self.nest.lanes
 
     def loop_stride(self, loop: NestLoop, sizes: Mapping[str, int]) -> int:
-        """Return by how much one iteration of a loop moves the address, see `TensorLayout`."""
+        """Return the distance by which one iteration of a loop moves the address, see `TensorLayout`."""
         if loop.axis in self.nest.parts:
             return self.call_stride(loop.axis, loop.step, sizes)
         return self._reduction.get((loop.axis, loop.level), 0) * self.tile_size(sizes)
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
-        """Return by how much elements along an axis move the address, see `TensorLayout`."""
+        """Return the distance by which elements along an axis move the address, see `TensorLayout`."""
         if axis == self.nest.simd_axis and self.has_lanes:
             elements = elements // self._segment * self._padded + elements % self._segment
         elif axis not in self.rows:
@@ -225,11 +225,11 @@ class SumsOfSlivers:
         self._unit = slivers.depth * slivers.group
 
     def loop_stride(self, loop: NestLoop, sizes: Mapping[str, int]) -> int:
-        """Return by how much one iteration of a loop moves the address, see `TensorLayout`."""
+        """Return the distance by which one iteration of a loop moves the address, see `TensorLayout`."""
         return self.call_stride(loop.axis, loop.step, sizes) if loop.axis in self.slivers.nest.parts else 0
 
     def call_stride(self, axis: str, elements: int, sizes: Mapping[str, int]) -> int:
-        """Return by how much elements along an axis move the address, see `TensorLayout`."""
+        """Return the distance by which elements along an axis move the address, see `TensorLayout`."""
         return self.slivers.call_stride(axis, elements, sizes) // self._unit * _SUM_BYTES
 
     def register_stride(self, axis: str, sizes: Mapping[str, int]) -> int:

@@ -313,7 +313,7 @@ class _BodyWriter:
             chain_sums = self._others[chain - 1] if chain else self.sums
             sums = chain_sums.get((row, vector))
             if kernel.dot and sums is not None:
-                # instructions take the broadcast operand first, as the unsigned one, whatever its dtype
+                # instructions take the broadcast operand first, as the unsigned one, for every dtype
                 places = sorted(range(len(values)), key=lambda i: kernel.operands[i].lane_stride)
                 chain_sums[row, vector] = code.dot(kernel.dot, sums, [values[i] for i in places])
             else:

@@ -1,4 +1,4 @@
-"""The loops of a CPU schedule as numbers: steps, numbers of iterations, and what each microkernel call covers.
+"""The loops of a CPU schedule as numbers: steps, extents, and the range that each microkernel call covers.
 
 Notation
 --------

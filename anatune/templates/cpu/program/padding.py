@@ -3,11 +3,11 @@
 A padded dimension is indexed by ``axis * stride + window * dilation - padding``. Its taps can be skipped in two ways:
 
 - Statically, if the window is unrolled in the microkernel and the position of each call along `axis` is a constant.
-  Tiles at the border have microkernels of their own, without the rows that a tap misses.
+  Tiles at the border have separate microkernels, without the rows whose tap is outside.
 - Dynamically, if the window is a loop of the microkernel and its tile is one element wide along `axis`. The loop runs
   from the first to the last tap inside.
 
-In both cases the tensor needs no padded copy along that dimension. On small images this saves much: 18 % of the
+In both cases the tensor needs no padded copy along that dimension. This saves most on small images: 18 % of the
 multiply-adds of a padded 3x3 convolution of 7x7. The kernels of oneDNN do the same.
 """
 
@@ -22,7 +22,7 @@ from anatune.templates.cpu.program.nest import CallGroup, LoopNest
 __all__ = ["Skip", "border_parts", "first_tap", "last_tap", "skipped_products", "skips_of"]
 
 _MOST_BORDER_TILES = 6
-"""Most border tiles of one axis that have microkernels of their own; with more, the tensor is padded instead."""
+"""Most border tiles of one axis that have separate microkernels; with more, the tensor is padded instead."""
 
 
 class Skip(NamedTuple):
@@ -134,7 +134,7 @@ def skipped_products(
 
     Parameters
     ----------
-    parts : mapping of str to Part
+    parts : mapping of str to CallGroup
         The parts that the microkernel covers. If it has several calls, all of them are inside.
     axes, rows
         Axes of the rows, and the index of each row along them.

@@ -40,7 +40,7 @@ LINE_BYTES = 64
 LINES_AT_ONCE = 12
 """Most lines that are prefetched at once: the fill buffers of a Skylake (Zen 4: 24)."""
 _LEAST_RUNS = 4
-"""Runs of neighbouring lines from which on the hardware does not predict the next lines."""
+"""Least number of separate runs of neighbouring lines that the hardware prefetcher cannot follow."""
 LINES_FURTHER = 2
 """Lines by which long rows are prefetched ahead of their use: 32 steps of float32, more cycles than a load from L3.
 
@@ -58,7 +58,7 @@ _PRODUCTS_A_PREFETCH = 16
 _PRODUCTS_A_LINE = 6
 """Multiply-adds that hide the prefetch of a line at a computed distance, without a table and a load."""
 _MOST_PREFETCHES = 64
-"""Most lines of the result that a call prefetches; more do not fit the miss buffers anyway."""
+"""Most lines of the result that a call prefetches: more do not fit the miss buffers."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Spread:
 def prefetch_some(code: LlvmCode, spread: Spread, iteration: str, step: int, num_steps: int) -> None:
     """Emit the prefetches of one unrolled step; `iteration` is its number.
 
-    Past the last line, the last one is repeated.
+    Numbers past the end of the table prefetch its last line again.
     """
     count = len(spread.lines)
     numbers = [k for k in range(spread.each) if k * num_steps // spread.each == step]

@@ -162,7 +162,7 @@ class Bases(NamedTuple):
     start : str
         Address of the initial values of accumulators, if any.
     sums : str
-        Address of partial sums, if they have a buffer of their own.
+        Address of partial sums, if they have a separate buffer.
     """
 
     operands: list[str]

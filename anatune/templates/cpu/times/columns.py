@@ -1,6 +1,6 @@
 """The columns of quantities of CPU points that are evaluated together, in chunks.
 
-Loops over a chunk have a constant extent, and their columns do not alias: that is what compilers vectorise best.
+Loops over a chunk have a constant extent, and their columns do not alias, so that compilers vectorise them well.
 The last chunk of a batch is filled with copies of its last point, whose results are ignored.
 """
 

@@ -70,7 +70,7 @@ def _write(
     count: int,
     later: float,
 ) -> tuple[int, float]:
-    """Write the orders of an L2 tile and a chunk whose time is in the tie step; returns as `complete`."""
+    """Write the orders of an L2 tile and a chunk whose time is in the tie step; return the values of `complete`."""
     for o in range(l2_s.shape[0]):
         for p in range(l3_s.shape[0]):
             for q in range(outer_s.shape[0]):

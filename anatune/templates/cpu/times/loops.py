@@ -1,4 +1,4 @@
-"""The loop nests of points of the CPU space, whatever their levels are called."""
+"""The loop nests of points of the CPU space, independent of the names of their levels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted times of CPU points, chunk by chunk. There is one compiled entry, so that it is compiled once.
+"""Predicted times of CPU points. There is only one compiled entry function, so that it is compiled once.
 
 The time is ``max(core, memory) + exposed * min(core, memory) + copies + parallel start`` on the busiest core. Memory is
 the sum over the levels, because transfers through the hierarchy are serialised ([ECM] Sec. 2.2). The time is that of a
@@ -26,7 +26,7 @@ _N = CHUNK_SIZE
 
 @jit_helper
 def _threads(machine: CpuMachine, c: CpuChunk) -> None:
-    """Fill THREADS, SHARE (longer if threads slow each other down), and each cache's size and rate for a thread."""
+    """Fill THREADS, SHARE (larger if threads slow each other down), and each cache's size and rate for one thread."""
     v = c.values
     cpu = machine.core
     for i in range(_N):
@@ -147,7 +147,7 @@ def run_points(
     times : (num_points,) float64
         Filled with seconds, unless `task` is CHECK.
     columns : (NUM_RESULTS, num_points) float64, or (0, 0)
-        Filled with every quantity if it has rows.
+        Filled with every quantity of `CpuCol`, unless it is empty.
     """
     line = machine.core.line_bytes
     v = c.values

@@ -244,7 +244,7 @@ def tile_traffic(
     inner, calls : (A, num_points) float64
         Tile of the innermost loops, and their iterations (reductions; 1 on spatial axes).
     packed : (X, num_points) float64
-        1 if a tensor is in a buffer of its own, without gaps between rows.
+        1 if a tensor is in a separate buffer, without gaps between rows.
     size : (C,) float64
         Bytes of each cache that one thread has.
     line : float

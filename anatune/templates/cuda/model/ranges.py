@@ -178,7 +178,7 @@ class CudaRanges(ProgramFamily):
         return np.array(points)[is_near] if points else np.empty((0, rows.shape[1]), dtype=np.int64)
 
     def _octaves(self, watch: Watch) -> list[_Octave]:
-        """Return the octaves of the range, with their macro choices near the best bound, as far as time allows."""
+        """Return the octaves of the range, with their macro choices near the best bound, until the time limit."""
         numbers = self.workload.numbers
         if self._all_octaves is None:
             floors = np.array([self._tiles.least_time_s(extent) for extent in numbers.tolist()])

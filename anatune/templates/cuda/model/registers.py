@@ -6,7 +6,7 @@ bench.models.gpu_compiler FILE --fit``). ``models/gpu_registers`` holds the tree
 operators and architectures that they were not fitted to.
 
 Only reports use the estimate. The ranking keeps the model's own count, because its bounds need a closed form.
-``plan(compile=N)`` asks the compiler itself.
+``plan(compile=N)`` gets the number from the compiler.
 """
 
 from __future__ import annotations

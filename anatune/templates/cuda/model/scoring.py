@@ -102,7 +102,7 @@ class CudaScoring(BaseGpuModel):
             rules.append(Rule("compute_capability", _CAPABILITY_TEXT, capability, needed))
         self.rules = sort_rules(CudaRule, *rules)
         self.refusal: Rule | None = next((rule for rule in self.rules if (rule.needed or 0.0) > rule.limit), None)
-        """The rule that rejects every point, whatever other rules a point breaks; None if there is no such rule."""
+        """The rule that rejects every point, or None; points may break other rules, too."""
 
     @cached_property
     def _table(self) -> NDArray[np.uint8]:

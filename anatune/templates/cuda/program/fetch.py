@@ -146,7 +146,7 @@ class StagedTile(NamedTuple):
         return self.load_level is not None and self.load_level[1] == "k2"
 
     def stride(self, axis: str) -> int:
-        """Return by how many elements of the tile one iteration of `axis` moves the address."""
+        """Return the number of elements of the tile by which one iteration of `axis` moves the address."""
         return sum(
             term.coefficient * pitch
             for terms, pitch in zip(self.access.indices, self.pitches, strict=True)

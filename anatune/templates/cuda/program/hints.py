@@ -20,7 +20,7 @@ _OTHER_REGISTERS = 32
 def expected_blocks(nest: CudaNest) -> int:
     """Return how many blocks of a kernel with dynamic shared memory an SM will hold.
 
-    The compiler does not know how much dynamic shared memory a launch asks for. It assumes none, and spills registers
+    The compiler does not know the size of dynamic shared memory of a launch. It assumes none, and spills registers
     to make room for blocks that will never be resident. The number is also limited so that it causes no spills itself:
     the registers must hold the accumulators, fragments and some addresses of so many blocks.
     """
@@ -43,7 +43,7 @@ def use_byte_offsets(body: str) -> str:
     The compiler puts the constant part of an unrolled loop's index into the offset of a load. If the index has a second
     constant, the compiler often adds both in a register for every load (bench/gpu/machine_code.py counts). It separates
     32-bit offsets in bytes most reliably, but then it no longer merges neighbouring loads into one. Therefore vectors
-    stay as they are, and so do indices that move by 1 along a loop and begin at aligned positions.
+    stay unchanged, and so do indices that move by 1 along a loop and begin at aligned positions.
     """
     declared = re.search(r"(\w+) smem_ptr\[", body)
     if declared is None or declared[1] not in _ELEMENT_BYTES:

@@ -201,7 +201,7 @@ class CudaKernelWriter(KernelWriter[CudaNest]):
                 self._multiply(offset)
 
     def _reduction_terms(self, tile: StagedTile) -> Terms:
-        """Return by how much the current iteration of the reduction moves the address in a tile."""
+        """Return the distance by which the current iteration of the reduction moves the address in a tile."""
         nest = self.nest
         terms: Terms = []
         for axis in nest.reduction:

@@ -349,7 +349,7 @@ class ProductKernel:
         return same_integers(number, self.code.lanes * 32 // bits, bits)
 
     def _unpack(self, packed: str, part: int) -> str:
-        """Return a part of a vector of words as it is multiplied. Lower halves come first."""
+        """Return a part of a vector of words in the form that the product uses. Lower halves come first."""
         code, product = self.code, self.product
         if product.bits == 8 and product.digit_bits == 8:
             return code.emit(f"xor {self.bytes} {packed}, {self._splat(-128, 8)}")

@@ -116,8 +116,11 @@ class _ScaledWriter:
                 (data.tensor, f"({first} + row) * {self.product.depth}"), ("digits", f"row * {self.row_words}")
             ]  # fmt: skip
             spreads = self.is_parallel and total != "1"
-            asks = spreads and not total.isdigit()  # one row is not worth the start of threads
-            for head, parallel in ((f"if {total} > 1:" if asks else "", spreads), *([("else:", False)] * asks)):
+            needs_check = spreads and not total.isdigit()  # one row is not worth the start of threads
+            for head, parallel in (
+                (f"if {total} > 1:" if needs_check else "", spreads),
+                *([("else:", False)] * needs_check),
+            ):
                 with text.scope(head, f"for row in T.{'parallel' if parallel else 'serial'}({total}):"):
                     emit_call(text, f"{self.prefix}_digits", places)
             sizes = [self.rows, *(size for size in (4, 2, 1) if size < self.rows)]
@@ -130,7 +133,7 @@ class _ScaledWriter:
         product, part, data = self.product, self.part, self.workload.reads[0].tensor
         is_one = rows.isdigit() and int(rows) <= FLOAT_PIECE
         pieces = "1" if is_one else f"T.truncdiv({rows} + {FLOAT_PIECE - 1}, {FLOAT_PIECE})"
-        each_piece = f"T.truncdiv({rows} + {pieces} - 1, {pieces})"  # equal pieces, as far as microkernels allow
+        each_piece = f"T.truncdiv({rows} + {pieces} - 1, {pieces})"  # pieces as equal as microkernels allow
         size_of_piece = f"(T.truncdiv({each_piece} + {FLOAT_ROWS - 1}, {FLOAT_ROWS}) * {FLOAT_ROWS})"
         each, turns = 32 // product.bits, -(-self.tiles // self.workers)
         self.functions["unpack"] = unpack_function(f"{self.prefix}_unpack", product, self.vectors)

@@ -133,7 +133,7 @@ class ThinWriter(KernelWriter[ThinLayout]):
             text.line(load_call("big", base, num_bytes, source, condition, nest.big.dtype, self.workload.body))
 
     def _load_next(self, u: str) -> None:
-        """Load what the next step needs into the registers of used elements."""
+        """Load the elements of the next step into the registers of used elements."""
         if self.part.most > 1:
             self._load_big(u, f"({_STEP} + 1)")
 

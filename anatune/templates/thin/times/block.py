@@ -68,7 +68,7 @@ class ThinBlock(NamedTuple):
     load: int
     load_words: int
     small_loads: int
-    """Loads of the small operand of a thread and step, elements of one, and registers of what is needed together."""
+    """Loads of the small operand of a thread and step, elements of one, and registers of loads in flight."""
     small_load: int
     small_words: int
     products: int

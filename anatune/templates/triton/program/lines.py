@@ -87,7 +87,7 @@ class TileLines:
         return self.define(index, f"first_{index} + {self.lane(index)}")
 
     def value(self, piece: Piece) -> tuple[str, str]:
-        """Return a piece's name and kind. Define what it needs."""
+        """Return a piece's name and kind; define the variables that it uses first."""
         index, block = piece.fused, self.blocks.get(piece.fused, 1)
         if piece.below % block == 0:
             return self._define_piece(piece, self.first(index)), ""
@@ -122,7 +122,7 @@ class TileLines:
     def offsets_of(
         self, access: Access, indices: Sequence[str], word: str, *, origin: bool, steady: bool = False
     ) -> TensorOffsets:
-        """Return what fused indices add to the number of an element in a tensor. Define what it needs.
+        """Return the offset of an element that fused indices add; define the variables that it uses first.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """The output transform with its epilogue and stores, as LLVM IR.
 
-A vector holds one output of `lanes` channels. If channels are neighbours in the result, the vector is stored as it is.
+A vector holds one output of `lanes` channels. If channels are neighbours in the result, the vector is stored unchanged.
 If columns are, a row of the tile is transposed, and the few columns of each channel are stored separately. Tiles that
-exceed the edge of the image store what is inside.
+exceed the edge of the image store only the elements inside.
 """
 
 from __future__ import annotations
