@@ -14,7 +14,7 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.adapters.logs.devices import DeviceStatement, device_name
+from anatune.adapters.logs.devices import DeviceStatement, parse_device_name
 from anatune.adapters.logs.files import entries_of, format_of, read_log, whole_of
 from anatune.adapters.logs.parts import DAMAGED, NO_WORKLOAD, UNROLLED, LogEntry, gpu_schedule, number_of, read_times
 from anatune.arguments import quote
@@ -97,7 +97,7 @@ class KernelTunerReader:
 
     def device_of(self, entry: Json) -> DeviceStatement | None:
         """Return the device that the file states."""
-        return device_name(self._header.get("device_name"))
+        return parse_device_name(self._header.get("device_name"))
 
     def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> LogEntry:
         """Read an entry of CLBlast's Xgemm, whose M is the contiguous dimension of the result, which is axis j here.
