@@ -217,7 +217,7 @@ def connect(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_
 
 
 def scheduler_identity(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_S) -> Identity:
-    """Return the identity of a scheduler with its workers in Dask's form; parameters and errors as in `connect`."""
+    """Return the identity of a scheduler with its workers in Dask's form. Parameters and errors are those of `connect`."""
     return _identify_scheduler(address, tls, timeout_s)[2]
 
 

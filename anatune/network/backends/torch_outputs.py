@@ -162,7 +162,7 @@ class SubGraphOutputs:
         return values, copies
 
     def _find_memory(self, value: TorchTensor) -> tuple[int, TorchSize]:
-        """Return the storage of a result and its offset there; errors as the class."""
+        """Return the storage of a result and its offset there. Raises WorkloadError as the class does."""
         storage, offset = _storage(value), value.storage_offset()
         while storage in self._copies:
             source = self._copies[storage]
@@ -190,7 +190,7 @@ class SubGraphOutputs:
         return readers
 
     def _find_source(self, node: fx.Node, value: TorchTensor) -> _OutputSource:
-        """Return the source of an output; errors as the class."""
+        """Return the source of an output. Raises WorkloadError as the class does."""
         torch = self._torch
         if value is None and isinstance(node, torch.fx.Node):
             raise WorkloadError(f"it returns {quote(node)} of unknown type, expected tensors and sizes")
@@ -254,7 +254,7 @@ class SubGraphOutputs:
         return tuple(order) if is_whole and is_true(value.storage_offset() == 0) else None
 
     def _check_number(self, number: TorchSize) -> int | sympy.Expr:
-        """Return a number, or the expression of sizes that it is; errors as the class."""
+        """Return a number, or the expression of sizes that it is. Raises WorkloadError as the class does."""
         expression = _expression(number)
         if not getattr(expression, "free_symbols", set()) <= self._sizes.keys():
             raise WorkloadError(f"it returns a size that depends on values ({number}), expected sizes of its inputs")

@@ -1,7 +1,7 @@
 """Cache whole compiled models on disk, so that the same file is not compiled the same way again.
 
 The key of an entry has all that the model depends on: the file and its weights, the sizes of example inputs, the
-device, the options, the sources of this package, the compilers and the processor. Models that are no files, and models
+device, the options, the sources of this package, the compilers and the processor. Models that are not files, and models
 whose kernels are measured, are not cached here; their plans and kernels are (`compiling.plan_cache`,
 `network.relax.objects`).
 """
@@ -144,7 +144,7 @@ def _inputs(example_inputs: object) -> Iterator[bytes]:
     Raises
     ------
     TypeError, ValueError
-        They are no arrays.
+        They are not arrays.
     """
     listed = () if example_inputs is None else example_inputs
     for given in listed if isinstance(listed, tuple | list) else (listed,):

@@ -145,7 +145,7 @@ def evaluate_node(node: Node, operands: Mapping[Value, Array]) -> Array | None:
     Parameters
     ----------
     operands : mapping of Value to ndarray
-        The array of each value that the node reads and that is no constant.
+        The array of each value that the node reads and that is not a constant.
     """
 
     def in_float64(argument: Argument) -> Argument:

@@ -47,7 +47,7 @@ class ImportedModel:
     ----------
     read : callable
         Returns the graph at values of the symbols of `ranges`, read anew each time, so that weights which passes have
-        replaced can be freed; errors as `import_model`.
+        replaced can be freed. Raises the errors of `import_model`.
     name : str
         Name for messages: the class or the file.
     reference : callable, optional
@@ -196,7 +196,7 @@ def _arrays(inputs: Example) -> Arrays | None:
 
 
 def export_module(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
-    """Export a PyTorch module as a ``torch.export.ExportedProgram``; parameters and errors as `import_model`."""
+    """Export a PyTorch module as a ``torch.export.ExportedProgram``. Parameters and errors are those of `import_model`."""
     torch = _import_torch()
     name = type(model).__name__
     if example_inputs is None:
@@ -409,7 +409,7 @@ def decompose(program: TorchObject, name: str, *, may_write: bool = False) -> To
 def _import_onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, request: _Request) -> ImportedModel:
     """Import an ONNX model; `where` begins its messages."""
     if not model.graph.output:
-        raise WorkloadError(f"{where}: it is no ONNX model with operators and outputs; export it again")
+        raise WorkloadError(f"{where}: it is not an ONNX model with operators and outputs; export it again")
     example = _arrays(example_inputs)
     shapes = onnx_shapes(model, where, example if not request.ranges else None)
     symbols = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))

@@ -187,7 +187,7 @@ class LibraryRunner:
             self.return_frame(frame)
 
     def run_on(self, frame: Frame, inputs: Sequence[TvmObject]) -> TvmObject:
-        """Return the outputs of the model, run in a given frame; errors as `run`."""
+        """Return the outputs of the model, run in a given frame. Raises the errors of `run`."""
         try:
             result = frame.main(*(self._copy_to(tensor, self._device) for tensor in inputs), self._weights)
         except ZeroDivisionError as error:

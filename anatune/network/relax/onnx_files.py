@@ -20,7 +20,7 @@ __all__ = ["inputs_of", "load_onnx", "onnx_inputs", "onnx_shapes", "weight_files
 
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
-    """Return the name and dtype of each input of an ONNX file; errors as `import_model`."""
+    """Return the name and dtype of each input of an ONNX file. Raises the errors of `import_model`."""
     return [(value.name, onnx_dtype(value)) for value in inputs_of(load_onnx(path), str(path))]
 
 
@@ -54,13 +54,13 @@ def load_onnx(path: Path) -> OnnxObject:
             f"{path}: {last_line(error):.300}; expected weights in files of the same folder; export it again"
         ) from error
     if not model.graph.output:
-        raise WorkloadError(f"{path}: it is no ONNX model with operators and outputs; export it again")
+        raise WorkloadError(f"{path}: it is not an ONNX model with operators and outputs; export it again")
     sort_nodes(model.graph)
     return model
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files of an ONNX file's external weights, each once; errors as `load_onnx`."""
+    """Return the files of an ONNX file's external weights, each once. Raises the errors of `load_onnx`."""
     onnx = import_optional("onnx", "onnx", "anatune compile of ONNX files")
     helper = onnx.external_data_helper
     model = onnx.load(str(path), format="protobuf", load_external_data=False)
@@ -70,12 +70,12 @@ def weight_files(path: Path) -> list[Path]:
 
 
 def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:
-    """Return the inputs of an ONNX model that are no weights.
+    """Return the inputs of an ONNX model that are not weights.
 
     Raises
     ------
     WorkloadError
-        An input is no tensor; `where` begins the message.
+        An input is not a tensor; `where` begins the message.
     """
     weight_names = {weight.name for weight in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weight_names]
@@ -95,7 +95,7 @@ def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) 
     Raises
     ------
     WorkloadError
-        A shape is unknown, an input is no tensor, or the number of examples differs; `where` begins the message.
+        A shape is unknown, an input is not a tensor, or the number of examples differs; `where` begins the message.
     """
     inputs = inputs_of(model, where)
     shapes: dict[str, list[int | str]] = {}

@@ -79,7 +79,7 @@ MakeConstants = Callable[[Sequence[Weight]], Sequence[TvmObject]]
 class WrittenModel(NamedTuple):
     """A Relax module whose ``main`` takes the inputs and, unless they are constants, a tuple of weights.
 
-    Symbols that are no size of an input come first, as one shape in alphabetical order.
+    Symbols that are not the size of an input come first, as one shape in alphabetical order.
     """
 
     module: TvmObject

@@ -1,7 +1,7 @@
 """Compile whole models for the matrix units of GPUs: Triton compiles every kernel, with or without a GPU.
 
 Products, convolutions and attentions are planned. The loops between them are fused and written as Triton source. The
-result is machine code and launches, without anything of TVM's.
+result is machine code and launches, without TVM.
 """
 
 from __future__ import annotations
@@ -306,12 +306,12 @@ class TritonTarget(ModelTarget):
         return ModelBuild(LaunchedModel.from_program(summary, device, memory), planned, stubs)
 
     def describe(self, planned: PlannedModel) -> ModelSummary:
-        """Return the summary of a planned model with its predictions, without compiling it; errors as `build`."""
+        """Return the summary of a planned model with its predictions, without compiling it. Errors: as `build`."""
         lowered, _ = self._lower(planned)
         return summary_of(planned, lowered, self.hardware, self.request.precision or planned.precision, {})
 
     def programs(self, planned: PlannedModel) -> DeviceProgram:
-        """Return the machine code and the launches of a planned model, without its weights; errors as `build`."""
+        """Return the machine code and the launches of a planned model, without its weights. Errors: as `build`."""
         lowered, _ = self._lower(planned)
         return self._compile(lowered.calls, lowered.arena_bytes, lowered.state)
 

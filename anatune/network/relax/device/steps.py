@@ -101,7 +101,7 @@ def read_steps(module: IRModule, target: Target, num_inputs: int, num_weights: i
     Raises
     ------
     NoSourceError
-        TVM has no loops for an operator, or it is no loop nest around arithmetic, such as a large sort.
+        TVM has no loops for an operator, or it is not a loop nest around arithmetic, such as a large sort.
     """
     tvm = import_tvm()
     from tvm import relax
@@ -232,5 +232,5 @@ class _StepReader:
 def _make_refusal(name: str) -> NoSourceError:
     is_put = name.startswith("scatter")
     advice = "put rows into a state (state=, --state), or " * is_put + "cut the model before it"
-    reason = "the operator is no loop nest around arithmetic, and has no kernel on GPUs"
+    reason = "the operator is not a loop nest around arithmetic, and has no kernel on GPUs"
     return NoSourceError(f"{name}: {reason}; {advice}")

@@ -1,6 +1,6 @@
 """Schedule the functions that TVM writes: elementwise functions, reductions, pools and copies, as loops of `loops`.
 
-Blocks are inlined if that repeats no expensive work; every other block becomes a nest. Functions that are no nests stay
+Blocks are inlined if that repeats no expensive work; every other block becomes a nest. Functions that are not nests stay
 as TVM wrote them.
 """
 
