@@ -141,7 +141,7 @@ def _convergence_section(views: Sequence[SessionView]) -> Section:
         words[0] += " Times are scaled to the machine's speed at the first trial by the reference kernel."
     content: list[Content] = [Figure(plot_convergence(views))]
     if any(view.ended_s for view in views):
-        words[0] += "".join(f" {sentence}" for sentence in dict.fromkeys(view.seconds for view in views if view.ended_s))
+        words[0] += "".join(f" {text}" for text in dict.fromkeys(view.seconds for view in views if view.ended_s))
         content.append(Figure(plot_convergence(views, against="seconds")))
     return Section("How the best was found", words, content)
 

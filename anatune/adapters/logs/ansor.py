@@ -81,7 +81,10 @@ def read_line(entry: Json, hardware: HardwareSpec, workload: Workload | None) ->
     tiles = match_loops(tiled_workload, tiling.spatial, tiling.reduction)
     pragmas = [str(step[3]) for step in steps if step[0] == "PR" and str(step[3]).startswith(_UNROLL)]
     unroll = int(pragmas[-1].removeprefix(_UNROLL)) if pragmas else 0
-    return LogEntry(gpu_schedule(tiled_workload, hardware, tiles, unroll, _widths(steps, tiled_workload)), read_tvm_result(entry["r"]))
+    return LogEntry(
+        gpu_schedule(tiled_workload, hardware, tiles, unroll, _widths(steps, tiled_workload)),
+        read_tvm_result(entry["r"]),
+    )
 
 
 def _read_key(text: Json) -> _WorkloadKey:

@@ -17,7 +17,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.errors import DeviceError, RunError
 from anatune.fleet.boards.connection import Board, BoardLostError, open_board
-from anatune.fleet.boards.description import BoardDescription, describe_board, machine_of, explain_difference
+from anatune.fleet.boards.description import BoardDescription, describe_board, explain_difference, machine_of
 from anatune.fleet.boards.tracker import checked_key, tracker_of
 from anatune.measure.energy import EnergyCounter
 from anatune.measure.run import runner

@@ -55,7 +55,7 @@ class ClusterWorker:
         The numbers of its open measurements, in order.
     lease : int or None
         The number of its lease.
-    seen : Seen
+    seen : SeenWorker
         The last report.
     """
 

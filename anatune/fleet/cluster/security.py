@@ -217,7 +217,7 @@ def connect(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_
 
 
 def scheduler_identity(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_S) -> Identity:
-    """Return the identity of a scheduler with its workers in Dask's form. Parameters and errors are those of `connect`."""
+    """Return the identity of a scheduler with its workers in Dask's form. See `connect` for parameters and errors."""
     return _identify_scheduler(address, tls, timeout_s)[2]
 
 

@@ -1,8 +1,8 @@
 """Restore the memory layout of a sub-graph's outputs: views of inputs and of each other, with the expected strides.
 
 PyTorch's compiler passes sub-graphs with views and in-place writes, and relies on the layouts that it traced: which
-results share memory, and their strides. A compiled model returns values only. Therefore a changed sub-graph is compiled.
-It returns each piece of memory that holds outputs. The outputs are views of these pieces and of inputs.
+results share memory, and their strides. A compiled model returns values only. Therefore another sub-graph is compiled:
+it returns each piece of memory that holds outputs. The outputs are views of these pieces and of inputs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Models that onnxruntime runs in part: compiled parts and the nodes that anatune cannot compile take turns."""
+"""Models of which onnxruntime runs the nodes that anatune cannot compile, between the compiled parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Compile = Callable[[ImportedModel, CompileRequest], CompiledModel]
 
 
 class NothingCompiledError(WorkloadError):
-    """No node of a model can be compiled: run the model by onnxruntime itself."""
+    """No node of a model can be compiled: run the model with onnxruntime itself."""
 
 
 def make_whole_runner(model: onnx.ModelProto, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
@@ -114,8 +114,8 @@ class DividedModel(CompiledModel):
             if before_part is not None:
                 before_part(index, engine, inputs)
             results = engine(*inputs)
-            is_one = isinstance(engine, CompiledModel) and not engine.summary.is_tuple
-            values.update(zip(part.makes, [results] if is_one else results, strict=True))
+            is_single = isinstance(engine, CompiledModel) and not engine.summary.is_tuple
+            values.update(zip(part.makes, [results] if is_single else results, strict=True))
         return [values[one.name] for one in self.summary.outputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
@@ -210,7 +210,7 @@ def compile_parts(
 
     Parameters
     ----------
-    source : Imported
+    source : ImportedModel
         A model that was read from ONNX.
     compile_part : callable
         Compiles one part. Raises the errors of `anatune.compile`. onnxruntime also runs the parts that it refuses.

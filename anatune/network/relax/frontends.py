@@ -196,7 +196,7 @@ def _arrays(inputs: Example) -> Arrays | None:
 
 
 def export_module(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
-    """Export a PyTorch module as a ``torch.export.ExportedProgram``. Parameters and errors are those of `import_model`."""
+    """Export a PyTorch module as a ``torch.export.ExportedProgram``. See `import_model` for parameters and errors."""
     torch = _import_torch()
     name = type(model).__name__
     if example_inputs is None:

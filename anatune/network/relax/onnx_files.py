@@ -132,7 +132,7 @@ def _check_shape(item: OnnxObject, shape: tuple[int, ...], where: str) -> None:
         return
     sizes = item.type.tensor_type.shape.dim
     fixed = [size.dim_value if size.HasField("dim_value") else None for size in sizes]
-    if len(fixed) == len(shape) and all(size in (None, given_size) for size, given_size in zip(fixed, shape, strict=True)):
+    if len(fixed) == len(shape) and all(size in (None, count) for size, count in zip(fixed, shape, strict=True)):
         return
     expected = "x".join(str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in sizes)
     raise WorkloadError(

@@ -36,7 +36,7 @@ class QuantisedModel(NamedTuple):
 
     Attributes
     ----------
-    source : Imported
+    source : ImportedModel
     losses : tuple of LayerLoss
         The loss of each product's output.
     calls : list of (inputs, outputs)

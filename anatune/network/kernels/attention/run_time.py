@@ -42,8 +42,8 @@ class RunTimeWriter(AttentionWriter):
         padded = (kernel.keys + self.columns - 1) // self.columns * self.columns
         sizes = {"turned": kernel.dim * padded, "scores": blocks.rows * self.score_pitch, "factors": blocks.rows}
         super().__init__(kernel, name, lanes, threads, sizes)
-        has_fixed_queries = not is_run_time(kernel.queries)
-        self.sizes_of_blocks = sizes_of_calls(kernel.queries, blocks.rows) if has_fixed_queries else range(1, blocks.rows + 1)
+        is_fixed = not is_run_time(kernel.queries)
+        self.sizes_of_blocks = sizes_of_calls(kernel.queries, blocks.rows) if is_fixed else range(1, blocks.rows + 1)
         self.score_stride = self.stride("score_pitch", self.score_pitch)
         self.visible_keys = kernel.keys
         if is_run_time((kernel.keys, kernel.causal)):

@@ -66,7 +66,7 @@ class NestGroup:
 
     Attributes
     ----------
-    units : list of Unit
+    units : list of NestStep
     rows, cols : int
         Size of its matrix of elements; without reductions cols is 0, and rows counts all elements.
     full : dict of Tensor to bool

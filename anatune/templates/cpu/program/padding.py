@@ -134,7 +134,7 @@ def skipped_products(
 
     Parameters
     ----------
-    parts : mapping of str to Part
+    parts : mapping of str to CallGroup
         The parts that the microkernel covers. If it has several calls, all of them are inside.
     axes, rows
         Axes of the rows, and the index of each row along them.

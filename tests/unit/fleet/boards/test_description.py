@@ -3,7 +3,7 @@ import pytest
 
 import anatune
 from anatune.errors import DeviceError
-from anatune.fleet.boards.description import describe_board, machine_of, explain_difference, spec_name
+from anatune.fleet.boards.description import describe_board, explain_difference, machine_of, spec_name
 from tests.wording import refuses
 
 X86 = """processor : 0

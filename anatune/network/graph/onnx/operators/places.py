@@ -56,7 +56,7 @@ def _gather_elements(call: OnnxCall) -> Value:
 
 
 def _columns(call: OnnxCall, batch: int = 0) -> list[Value]:
-    """Return one tensor of indices for each dimension that is indexed: batch dimensions first, then the index tuples."""
+    """Return a tensor of indices for each indexed dimension: batch dimensions first, then those of the index tuples."""
     *shape, count = call.kind(1).shape
     sizes = call.kind().shape
     columns = [axis_indices(axis, len(shape), sizes[axis]) for axis in range(batch)]
@@ -107,7 +107,7 @@ def _scatter_nd(call: OnnxCall) -> Value:
 
 
 def _tensor_scatter(call: OnnxCall) -> Value:
-    """Return a cache with new rows written after the rows that each batch element has. A position computes its row's index."""
+    """Return a cache with new rows written after the rows of each batch element, by a row index for each position."""
     kind, axis = call.kind(), call.attributes["axis"] % call.rank
     size, count = kind.shape[axis], call.kind(1).shape[axis]
     begins = constant(np.zeros(kind.shape[0]), "int64") if call.get(2) is None else cast(call[2], "int64")
