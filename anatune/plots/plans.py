@@ -218,9 +218,9 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
             start = 0.0
             where = middle if bar_number == 0 else row + (_THICK + _THIN * (bar_number - 0.5)) / row_height
             for name, seconds in bar:
-                told = "of the time" if bar_number == 0 else "alone, at the same time as others"
+                meaning = "of the time" if bar_number == 0 else "alone, at the same time as others"
                 pieces.setdefault(name.removesuffix("_s"), []).append(
-                    (start / scale, seconds / scale, where, width / row_height, f"#{row + 1}: {told}")
+                    (start / scale, seconds / scale, where, width / row_height, f"#{row + 1}: {meaning}")
                 )
                 start += seconds
     colours = colours_of((name for name in pieces if name != NOT_HIDDEN), PARTS) | {NOT_HIDDEN: REST}

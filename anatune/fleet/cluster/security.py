@@ -328,9 +328,9 @@ def _ask_identity(url: str, arguments: dict[str, object], tls: object, timeout_s
         comm = await comms.connect(url, timeout=timeout_s, **arguments)
         try:
             await comm.write({"op": "identity", "reply": True})
-            said: Identity = await comm.read()
-            said["type"]  # an answer without it is not from a Dask server
-            return said
+            reply: Identity = await comm.read()
+            reply["type"]  # an answer without it is not from a Dask server
+            return reply
         finally:
             comm.abort()
 

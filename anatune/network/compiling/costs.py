@@ -210,14 +210,20 @@ class ModelCosts:
 
     def store(self, trials: int) -> None:
         """Store the cost of the model, for which `trials` trials were made."""
-        told, spent = self._estimate, self._spent
+        estimate, spent = self._estimate, self._spent
         total_s = sum(spent.values())
-        if not told or not told.seconds or not told.products or trials != told.trials or not 0.0 < total_s < math.inf:
+        if (
+            not estimate
+            or not estimate.seconds
+            or not estimate.products
+            or trials != estimate.trials
+            or not 0.0 < total_s < math.inf
+        ):
             return  # the estimate was for other work; a model without products tells nothing about others
-        if told.compile_s:
+        if estimate.compile_s:
             return  # later models load the compiled code
         cost = ModelCost(
-            told.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
-            self._times["build"], total_s, told.seconds,
+            estimate.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
+            self._times["build"], total_s, estimate.seconds,
         )  # fmt: skip
         self._history.add(self._key, cost)

@@ -97,7 +97,7 @@ class Code(NamedTuple):
     kernels : mapping of Node to ModelKernel
         The kernel of each node that anatune has one for.
     weights : tuple of Weight
-    built : Built
+    built : ModelLibrary
     """
 
     planned: PlannedModel

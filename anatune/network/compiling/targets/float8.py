@@ -69,7 +69,7 @@ def _workload(m: int, n: int, k: int, dtype: str) -> Workload:
 def use_float8(
     graph: Graph,
     hardware: GpuSpec,
-    plain: Callable[[Node], Workload | None],
+    workload_for: Callable[[Node], Workload | None],
     seconds: Callable[[Sequence[Workload]], Mapping[Workload, float]],
 ) -> Graph:
     """Return a graph whose products with constant weights use 8-bit floats where that is predicted to be faster.
@@ -99,7 +99,7 @@ def use_float8(
             users.setdefault(source_of(value), []).append(node)
         if node.op != MATMUL or node in written or not isinstance(node.arguments[1], Constant):
             continue
-        if (before := plain(node)) is not None:
+        if (before := workload_for(node)) is not None:
             (m, k), n = tensor_type(node.arguments[0]).shape, tensor_type(node).shape[1]
             after = _workload(m, n, k, dtype)
             if k % _LEAST_DEPTH == 0 and TRITON.takes(after, hardware):

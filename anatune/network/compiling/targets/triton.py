@@ -148,12 +148,12 @@ class _TritonPlanner:
         steps = (attributes["dim"], *operands.offsets, *(step for place in operands.strides for step in place))
         if any(step % 8 for step in steps) or attributes["dim"] < _LEAST_DIM:
             return None  # rows have to begin at multiples of 16 bytes
-        plain = attention(
+        contiguous = attention(
             attributes["batch"], attributes["heads"], operands.kv_heads, attributes["queries"], attributes["keys"],
             attributes["dim"], causal=operands.is_causal and (attributes["queries"] > 1 or operands.window > 0),
             window=operands.window, dtype=self.precision, page_size=operands.page_size,
         )  # fmt: skip
-        workload = strided_attention(plain, operands.strides, counted=operands.counted, pool=operands.pool)
+        workload = strided_attention(contiguous, operands.strides, counted=operands.counted, pool=operands.pool)
         offsets = (*operands.offsets, *(0 for _ in workload.reads[3:]))
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
 
