@@ -52,7 +52,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     A candidate is a point at each level: operations for each byte that crosses the level (x), and operations a second
     (y). Slanted lines are the levels' bandwidths, the level line the peak (dashed: what compiled code reaches); dotted
     vertical lines are the most operations a byte that the I/O lower bound admits. Operations are those that the
-    workload counts: a template that makes do with fewer (Winograd) has an effective peak of its own above the peak, and
+    workload counts: a template that makes do with fewer (Winograd) has its own effective peak above the peak, and
     open markers.
 
     Parameters

@@ -171,7 +171,7 @@ def _fewest_loads(
     ----------
     trips : (num_nests, loops) float64
         The extents of the loops.
-    each, left : (num_nests,) float64
+    each, free : (num_nests,) float64
         The registers of one vector, and the free registers.
     """
     total = trips.prod(axis=1)

@@ -242,7 +242,7 @@ def ask_process(
     function, arguments
         The function as ``module:function``, and its keyword arguments, with "tracker" and "key" among them.
     done : str
-        The word for what is done to the board in the message, such as "described".
+        The participle for the message, such as "described".
     limit_s, start_s : float
         The most seconds of the function, and of starting the process in addition.
 

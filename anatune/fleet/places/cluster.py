@@ -71,7 +71,7 @@ class ClusterPlace(Place):
     ----------
     client : distributed.Client
         The client of the scheduler.
-    own : bool
+    owns_client : bool
         Whether `close` closes the client.
     wait_s : float
         The seconds to wait for the first worker.

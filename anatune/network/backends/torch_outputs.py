@@ -309,7 +309,7 @@ def _storage(value: TorchTensor) -> int:
 
 
 def _expression(number: TorchSize) -> int | sympy.Expr:
-    """Return the expression of a size that varies; other numbers are returned as they are."""
+    """Return the expression of a size that varies; other numbers are returned unchanged."""
     expression = number.node.expr if hasattr(number, "node") else number
     return int(expression) if getattr(expression, "is_Integer", False) else expression
 

@@ -20,7 +20,7 @@ __all__ = ["run_model"]
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run: its inputs, and what is printed."""
+    """Options of a run: its inputs and its output."""
 
     inputs: Annotated[
         list[Path] | None,
@@ -63,7 +63,7 @@ def run_model(
     options: RunOptions,
     as_json: AsJson = False,
 ) -> None:
-    """Run a compiled model. It needs only the extra tvm, for TVM's runtime, of what compiling needs."""
+    """Run a compiled model. It needs only the extra tvm, for TVM's runtime."""
     import io
 
     import numpy as np

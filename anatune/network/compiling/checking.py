@@ -259,7 +259,7 @@ def compare_outputs(
         Returns words that say what is wrong, for the message.
     allowed : float
         Error that the arithmetic explains.
-    rounded : callable, optional
+    estimate_rounding : callable, optional
         Returns the tolerance of floating-point results that are computed from rounded ones.
 
     Raises
@@ -347,7 +347,9 @@ class FaultSearch:
         if all(
             error_of(own, want) <= tolerance_of(own) for own, want in zip(results[len(nodes) :], wanted, strict=False)
         ):
-            return f"{correct}, and so is the model if all of them return their results: what TVM fuses is wrong"
+            return (
+                f"{correct}, and so is the model if all of them return their results: a fused operator of TVM is wrong"
+            )
         return f"{correct}: {self._find_origin(inputs, wanted)}"
 
     def _find_origin(self, inputs: Sequence[Array], wanted: Sequence[Array]) -> str:

@@ -268,7 +268,7 @@ class CompiledModel:
         return {"runs": runs, "median_s": float(np.median(times)), "least_s": min(times), "most_s": max(times)}
 
     def report(self, *, measure: bool = False) -> str:
-        """Return a table of the kernels: predicted time, binding resource, share, layout; and what is left to TVM.
+        """Return a table of the kernels: predicted time, binding resource, share, layout; and TVM's operators.
 
         Parameters
         ----------

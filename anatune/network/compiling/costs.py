@@ -1,4 +1,4 @@
-"""Estimate what compiling a model costs before it is planned, from the costs of earlier models on this machine."""
+"""Estimate the cost of compiling a model before it is planned, from the costs of earlier models on this machine."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def estimate_model(
     products : int
         Number of its convolutions and matrix products.
     request : CompileRequest
-        Number of trials, their place, and what may end them early.
+        Number of trials, their place, and the limits that may end them early.
     is_checked : bool
         Whether outputs are compared with the original's.
     earlier : sequence of ModelCost

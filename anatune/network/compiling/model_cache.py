@@ -130,7 +130,7 @@ def _settings(hardware: HardwareSpec, request: CompileRequest) -> bytes:
     Raises
     ------
     SpaceError
-        The device does not have so many threads.
+        The device has fewer threads.
     """
     request_fields = [choose_threads(hardware, request.threads), request.accuracy, request.check, request.precision]
     machine = [platform.machine(), sys.version, processor_flags()]
@@ -139,7 +139,7 @@ def _settings(hardware: HardwareSpec, request: CompileRequest) -> bytes:
 
 
 def _inputs(example_inputs: object) -> Iterator[bytes]:
-    """Yield what a model depends on of example inputs: sizes, and the values of integers, which may be ids.
+    """Yield the parts of example inputs that a model depends on: sizes, and values of integers, which may be ids.
 
     Raises
     ------

@@ -96,7 +96,7 @@ class ProductPlanner:
     hardware : CpuSpec
         The CPU with the cores that kernels may use.
     accuracy : str
-    kept : PlanCache, optional
+    cache : PlanCache, optional
         Plans of earlier models on this CPU; None plans everything anew.
 
     Attributes

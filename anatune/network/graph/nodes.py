@@ -137,7 +137,7 @@ def make_unknown(type: TensorType) -> Array:
 
 
 def is_unknown(array: Array) -> bool:
-    """Return whether an array, or the array that it is a view of, is `unknown`."""
+    """Return whether an array, or the array that it is a view of, is unknown (`make_unknown`)."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array is _UNKNOWN.get(array.dtype.name)

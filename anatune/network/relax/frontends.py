@@ -63,7 +63,7 @@ class ImportedModel:
     state : tuple of StatePair
         The state; its tensors are the last inputs and outputs of the graph and of the reference.
     is_wide : bool
-        Whether the graph computes in float32 what the model computes in 16 bits.
+        Whether the graph computes in float32 although the model computes in 16 bits.
     is_described : bool
         Whether weights have shapes and dtypes only, and no values.
     """
@@ -128,7 +128,7 @@ def import_model(
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if dynamic_shapes is not None and "torch.Module" not in kinds:
         raise WorkloadError(
-            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for what varies in {quote(model)}"
+            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for the varying dimensions of {quote(model)}"
         )
     if isinstance(model, str | os.PathLike):
         path = Path(model)
@@ -225,7 +225,7 @@ def _import_pt2(path: Path, example_inputs: Example, requested: _Request) -> Imp
             program = torch.export.load(str(path))
     except Exception as error:
         raise WorkloadError(
-            f"{path}: {last_line(error):.200}; expected what torch.export.save wrote; export it again"
+            f"{path}: {last_line(error):.200}; expected a file of torch.export.save; export it again"
         ) from error
     return _import_program(program, path.name, example_inputs, requested)
 
@@ -283,7 +283,7 @@ def _import_program(
 
 
 def _decomposition_table(program: TorchObject) -> TorchObject:
-    """Return the table of PyTorch's decompositions, without operators that are read as they are.
+    """Return the table of PyTorch's decompositions, without operators that are read directly.
 
     Those are recurrent layers without projected states, functions that lose digits or overflow when decomposed, and
     torchao's weights of few bits, of which only floats would remain.

@@ -191,7 +191,7 @@ class LibraryRunner:
         try:
             result = frame.main(*(self._copy_to(tensor, self._device) for tensor in inputs), self._weights)
         except ZeroDivisionError as error:
-            raise DivisionError(f"{last_line(error)}; keep zeros out of what whole numbers are divided by") from None
+            raise DivisionError(f"{last_line(error)}; give inputs without zeros for integer divisors") from None
         except TVM_ERRORS as error:
             raise RunError(f"the model cannot be run: {last_line(error):.300}; compile it again") from None
         if self._device is self._host or hasattr(result, "copyto"):

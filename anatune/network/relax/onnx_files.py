@@ -176,7 +176,7 @@ def _resolve_links(path: Path, location: str) -> tuple[Path, str]:
     """Return the folder of a file of weights, and its name there.
 
     Links may lead to files in the model's folder, or in the folder of the file that the model is a link to, as in the
-    cache of huggingface_hub. Other paths are returned as they are, and onnx refuses them.
+    cache of huggingface_hub. Other paths are returned unchanged, and onnx refuses them.
     """
     name, target = Path(location), (path.parent / location).resolve()
     for folder in (path.parent.resolve(), path.resolve().parent):

@@ -48,7 +48,7 @@ class Weight(NamedTuple):
     constant : Constant
         The constant of the graph.
     packer : Packer, optional
-        Packs the constant for the model; None if it is taken as it is.
+        Packs the constant for the model; None if it stays unchanged.
     shape, dtype
         Type of the packed constant.
     """

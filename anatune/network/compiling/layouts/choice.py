@@ -214,7 +214,7 @@ class _LayoutCosts:
         return True
 
     def option(self, node: Node, form: LayoutForm, doubt: float = 0.0) -> LayoutOption:
-        """Return the option of a node in a form: what it writes and reads, and its time, multiplied by 1 + `doubt`."""
+        """Return the option of a node in a form: its results and operands, and its time, multiplied by 1 + `doubt`."""
         time_s = self.kernel_s(node, form) if _is_compared(node) else 0.0
         ordered = operand_orders(node, form)
         has_order = dict(ordered)

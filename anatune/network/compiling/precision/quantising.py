@@ -70,7 +70,7 @@ def quantise_model(
     Parameters
     ----------
     make_target : callable
-        Returns a new target: the model is built with more outputs, once as it is and once quantised.
+        Returns a new target: the model is built with more outputs, once unchanged and once quantised.
     data, percentile
         As `anatune.compile`.
 

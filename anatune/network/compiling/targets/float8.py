@@ -41,7 +41,7 @@ _LARGEST = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0}
 _LEAST_MAGNITUDE = 1e-10
 """Magnitude that stands for that of a row of zeros, as in `quantise_rows`."""
 _LEAST_DEPTH = 16
-"""Rows of so many 8-bit elements begin at multiples of 16 bytes."""
+"""Rows of a multiple of this number of 8-bit elements begin at multiples of 16 bytes."""
 
 
 def float8_of(hardware: GpuSpec) -> str:
@@ -80,8 +80,8 @@ def use_float8(
 
     Parameters
     ----------
-    plain : callable
-        Returns the workload of a product as it is; None if the product must stay.
+    workload_for : callable
+        Returns the workload of a product without a change; None if the product must stay.
     seconds : callable
         Returns the predicted times of the first choices for workloads.
 

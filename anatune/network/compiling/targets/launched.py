@@ -245,7 +245,7 @@ class LaunchedModel(CompiledModel):
 
     @property
     def _needs_restoring(self) -> bool:
-        """True if a run changes what the next one reads; new cache rows after the held ones do not."""
+        """True if a run changes data that the next one reads; new cache rows after the held ones do not."""
         return not all(one.grows for one in self.summary.state)
 
     def _prepare_inputs(self, inputs: Sequence[object]) -> list[Array]:

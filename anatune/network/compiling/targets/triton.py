@@ -264,7 +264,7 @@ class TritonTarget(ModelTarget):
         pairs = [pair for pair in source.state if pair.symbol]
         most = min(pair.most for pair in pairs)
         fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
-        # tables have the rows of all positions, whatever the size of a call
+        # tables have the rows of all positions, for every size of a call
         free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
         ranges = {**source.ranges, **free}
         sets = environments(ranges, source.state)

@@ -148,7 +148,7 @@ class RunTimeWriter(AttentionWriter):
         ----------
         strides : mapping of str to int
             The stride of rows of each tensor, in elements.
-        places : list of (str, str, int)
+        tensors : list of (str, str, int)
             The tensors, their offsets, and the stride of rows of the block.
         trips : int
             Iterations of the loop of products, after which rows are scaled; 0: those of the schedule, without scaling.

@@ -20,7 +20,7 @@ __all__ = ["inline_blocks", "mark_gathers", "nest_in", "schedule_module", "state
 _log = logging.getLogger(__name__)
 
 _LOADS_AGAIN = 8
-"""A block is stored if all its readers together load its elements at least so many times."""
+"""A block is stored if all its readers together load its elements at least this number of times."""
 _INJECTIVE = 2
 """TVM's number for functions that read one element of each tensor for each result."""
 _VECTORIZABLE = ("isinf", "isnan", "nearbyint")
@@ -112,7 +112,7 @@ def _schedule_function(tvm: TvmObject, function: TvmObject, threads: int) -> Tvm
 
 
 def _is_stored(tvm: TvmObject, schedule: TvmObject, block: TvmObject) -> bool:
-    """Return whether inlining a block would repeat too much of its work."""
+    """Return whether a block is stored, because inlining would repeat expensive work."""
     import tvm_ffi
 
     load = tvm.ir.expr.TensorLoad
