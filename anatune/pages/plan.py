@@ -94,7 +94,7 @@ def _summary(plan: Plan) -> Section:
     best = plan.predictions[0]
     bounds = roofline(plan.workload, plan.hardware, plan.template)
     least_s = max(bounds.fma_s, bounds.dram_s)
-    floor = "the lower bound" if is_plain_sum(plan.template) else "the lower bound of a plain sum"
+    bound_text = "the lower bound" if is_plain_sum(plan.template) else "the lower bound of a plain sum"
     work, most = ceiling(plan.workload, plan.hardware, plan.template)
     speed = work / best.time_s
     speed_text = (units.flop_rate if plan.workload.flop else units.rate)(speed)
@@ -104,7 +104,7 @@ def _summary(plan: Plan) -> Section:
         of_what = f"the peak, {units.percent(share / saved)} of the effective peak"
     facts = Facts(
         [
-            ("predicted time", units.duration(best.time_s), f"{units.ratio(best.time_s / least_s)} times {floor}"),
+            ("predicted time", units.duration(best.time_s), f"{units.ratio(best.time_s / least_s)} times {bound_text}"),
             ("speed", speed_text, f"{units.percent(share)} of {of_what}"),
             ("bound by", best.bound_by, f"{units.duration(best.parts.get(f'{best.bound_by}_s', 0.0))} alone"),
             (FILLING[plan.hardware.kind].share, units.percent(best.occupancy),

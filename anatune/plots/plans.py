@@ -60,7 +60,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     plan : Plan
         With at least one schedule.
     candidates : Candidates, optional
-        What to show; left out, `candidates_of` the plan.
+        The candidates to show; the default is `candidates_of` the plan.
 
     Raises
     ------
@@ -282,7 +282,7 @@ def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figur
     plan : Plan
         With at least one schedule.
     candidates : Candidates, optional
-        What to show; left out, `candidates_of` the plan.
+        The candidates to show; the default is `candidates_of` the plan.
 
     Raises
     ------
@@ -341,7 +341,7 @@ def plot_footprints(plan: Plan, candidates: Candidates | None = None) -> go.Figu
     plan : Plan
         With at least one schedule.
     candidates : Candidates, optional
-        What to show; left out, `candidates_of` the plan.
+        The candidates to show; the default is `candidates_of` the plan.
 
     Raises
     ------

@@ -44,7 +44,7 @@ class Answer:
     schedule, prediction
         The best schedule there; None if none is legal or was found in time.
     guarantee : Guarantee
-        What is proven about it.
+        The proof of the answer.
     kept_s : float or None
         Predicted seconds there of the schedule that is best on the unchanged device; None where it would be illegal.
     """

@@ -137,7 +137,7 @@ class RowChoice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """A file of a request, written or not.
+    """A file that belongs to a request; it may not be written.
 
     Attributes
     ----------

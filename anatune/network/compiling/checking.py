@@ -348,7 +348,7 @@ class FaultSearch:
             error_of(own, want) <= tolerance_of(own) for own, want in zip(results[len(nodes) :], wanted, strict=False)
         ):
             return (
-                f"{correct}, and so is the model if all of them return their results: a fused operator of TVM is wrong"
+                f"{correct}, and so is the model if all of them return their results: TVM's fused operators are wrong"
             )
         return f"{correct}: {self._find_origin(inputs, wanted)}"
 

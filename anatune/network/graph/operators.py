@@ -31,9 +31,9 @@ than an expression for it, its function is in `graph.meanings`. Operators with k
     softmax. The result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``, ``queries``,
     ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows``, ``block`` as in the softmax; ``places``, a
     `graph.strided.HeadLayout` of each tensor; ``visible``, the number of keys, counted from the first, that each query
-    may see, (): all; ``causal``, if sizes are unknown before run time: query q sees at most ``q + 1 + causal`` keys, None:
-    all. For matrix units (`passes.attention.replace_mask`) ``is_causal`` and ``window`` replace the mask. Keys and
-    values may then be pools of pages of ``page_size`` keys, followed by a table (batch, pages) int32, and ``counted``
+    may see, (): all; ``causal``, if sizes are unknown before run time: query q sees at most ``q + 1 + causal`` keys,
+    None: all. For matrix units (`passes.attention.replace_mask`) ``is_causal`` and ``window`` replace the mask. Keys
+    and values may then be pools of pages of ``page_size`` keys, followed by a table (batch, pages) int32, and ``counted``
     may name one more operand (`core.workload.operators.attention.strided_attention`).
 ``anatune.softmax``
     Operands: data (rows, length) and optionally a mask (mask_rows, length), of which a row is added to each row of the

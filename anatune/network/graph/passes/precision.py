@@ -123,7 +123,7 @@ def mark_products(graph: Graph, dtype: str, fits: Callable[[Workload], bool]) ->
 
 
 def store_16_bit(graph: Graph) -> Graph:
-    """Return a graph in which operands and passed-on results of marked products (`mark_products`) are stored in 16 bits.
+    """Return a graph in which operands and moved results of marked products (`mark_products`) are stored in 16 bits.
 
     Convolutions write 16 bits. Matrix products write float32 unless only products read the result: softmax, norms,
     residual sums and attentions read float32. Windows read either; concatenations and moves keep the dtype.

@@ -57,7 +57,7 @@ class DeviceKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dynamic_shared_bytes, scratch_bytes : int
         See `templates.gpu.kernel.Launch`.
     facts : CompilerFacts
-        What the compiler reported.
+        The report of the compiler.
     """
 
     program: _Count
