@@ -189,7 +189,6 @@ class BoardMeasurer(Measurer):
 
 
 def _state(runner: BoardRunner, state: Literal["ready", "lost", "refused"], why: str) -> WorkerState:
-    device, board_environment = (
-        ("", None) if runner.board is None else (runner.board.hardware.model, runner.board.environment)
-    )
-    return WorkerState(runner.name, device, state, why, runner.trials, runner.failed, board_environment)
+    board = runner.board
+    device, where = ("", None) if board is None else (board.hardware.model, board.environment)
+    return WorkerState(runner.name, device, state, why, runner.trials, runner.failed, where)

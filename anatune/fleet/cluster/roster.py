@@ -100,12 +100,8 @@ class ClusterWorker:
     def report(self) -> WorkerState:
         """Return the state for output and records."""
         description = self.description
-        device, environment_of_worker = (
-            ("", None) if description is None else (description.words, description.environment)
-        )
-        return WorkerState(
-            self.name, device, self.state, self.why, self.trials, self.failed, environment_of_worker, self.measures
-        )
+        device, where = ("", None) if description is None else (description.words, description.environment)
+        return WorkerState(self.name, device, self.state, self.why, self.trials, self.failed, where, self.measures)
 
 
 class Roster:
@@ -150,12 +146,8 @@ class Roster:
     def _update_peak(self, member: ClusterWorker) -> bool:
         """Store a worker's peak if it is higher than at joining, and return whether the worker was refused before."""
         description, peak = member.description, member.seen.standing.peak_flop_per_s
-        if (
-            description is None
-            or peak is None
-            or description.peak_flop_per_s is None
-            or peak <= description.peak_flop_per_s
-        ):
+        before = None if description is None else description.peak_flop_per_s
+        if description is None or before is None or peak is None or peak <= before:
             return False
         member.description = msgspec.structs.replace(description, peak_flop_per_s=peak)
         return member.state == "refused"

@@ -97,7 +97,7 @@ class _CompiledSubGraph:
     weights : tuple of weakref.ref
         The weights of its last run.
     key : tuple
-        The key of its compilation: indices of constants, numbers, and the contents of weights, see `_SubGraph._make_key`.
+        Its key: indices of constants, numbers, and the contents of weights, see `_SubGraph._make_key`.
     call : callable
     takes : callable
         Returns whether it was compiled for the sizes of given inputs.

@@ -33,7 +33,7 @@ than an expression for it, its function is in `graph.meanings`. Operators with k
     `graph.strided.HeadLayout` of each tensor; ``visible``, the number of keys, counted from the first, that each query
     may see, (): all; ``causal``, if sizes are unknown before run time: query q sees at most ``q + 1 + causal`` keys,
     None: all. For matrix units (`passes.attention.replace_mask`) ``is_causal`` and ``window`` replace the mask. Keys
-    and values may then be pools of pages of ``page_size`` keys, followed by a table (batch, pages) int32, and ``counted``
+    and values may be pools of pages of ``page_size`` keys, followed by a table (batch, pages) int32, and ``counted``
     may name one more operand (`core.workload.operators.attention.strided_attention`).
 ``anatune.softmax``
     Operands: data (rows, length) and optionally a mask (mask_rows, length), of which a row is added to each row of the

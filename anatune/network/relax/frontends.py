@@ -325,7 +325,7 @@ def _add_state(
     names : sequence of str
         Names of its outputs; by default they are numbered.
     written : sequence of (str, ndarray)
-        The value that each of the last outputs is written into: an input, or a buffer with its values, which is one of the last inputs.
+        The targets of the last outputs: an input, or a buffer with its values, which is one of the last inputs.
 
     Raises
     ------

@@ -55,7 +55,7 @@ def torch_reference(torch: TorchObject, source: TorchObject, name: str, written:
     name : str
         For messages.
     written : sequence of str or int
-        The values that it writes into: buffers, which then are its last inputs, and inputs by number. They are also its last
+        The targets of its writes: buffers, which then are its last inputs, and inputs by number. They are also its last
         outputs.
     """
     buffers = [word for word in written if isinstance(word, str)]
