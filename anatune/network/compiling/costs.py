@@ -210,20 +210,20 @@ class ModelCosts:
 
     def store(self, trials: int) -> None:
         """Store the cost of the model, for which `trials` trials were made."""
-        estimate, spent = self._estimate, self._spent
+        prior, spent = self._estimate, self._spent
         total_s = sum(spent.values())
         if (
-            not estimate
-            or not estimate.seconds
-            or not estimate.products
-            or trials != estimate.trials
+            not prior
+            or not prior.seconds
+            or not prior.products
+            or trials != prior.trials
             or not 0.0 < total_s < math.inf
         ):
             return  # the estimate was for other work; a model without products tells nothing about others
-        if estimate.compile_s:
+        if prior.compile_s:
             return  # later models load the compiled code
         cost = ModelCost(
-            estimate.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
-            self._times["build"], total_s, estimate.seconds,
+            prior.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
+            self._times["build"], total_s, prior.seconds,
         )  # fmt: skip
         self._history.add(self._key, cost)
