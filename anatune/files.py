@@ -2,7 +2,7 @@
 
 Reading refuses what is no regular file: opening a pipe would block, a device has no end. Whatever a command or a call
 reads by a path, it reads with these functions. A file that a command writes because an option names it is an `Output`;
-folders are written with `make_folder` and `replaced_folder`. None of them overwrites files that anatune did not write.
+folders are written with `make_folder` and `replace_folder`. None of them overwrites files that anatune did not write.
 """
 
 from __future__ import annotations
@@ -235,7 +235,7 @@ def check_folder(
     ----------
     what : str
         Description for messages, behind "expected a new folder or": "one of a compiled model".
-    own : callable
+    list_own_names : callable
         ``(folder, names in it) -> names``: those that the command itself wrote.
     """
     name = os.fspath(path)
@@ -352,7 +352,7 @@ def temporary_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[P
 
     Parameters
     ----------
-    place : path, optional
+    parent : path, optional
         Parent folder; by default that of all temporary files.
 
     Raises

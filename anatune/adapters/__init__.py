@@ -1,1 +1,1 @@
-"""Other people's tuners and compilers; their packages are imported only when something asks for them."""
+"""Adapters of other tuners and compilers, whose packages are imported only when they are used."""

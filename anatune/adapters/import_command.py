@@ -73,7 +73,7 @@ def _sort_reasons(left_out: Mapping[str, int]) -> list[tuple[str, int]]:
 
 
 def import_log(file: Path, workload: Workload | None, records: RecordPlace, hw: str | None, as_json: bool) -> None:
-    """Record the trials of a log that anatune can express, and print what was left out."""
+    """Record the trials of a log that anatune can express, and print the trials that were left out."""
     from anatune import api
     from anatune.adapters.import_command import import_lines, reasons_text
     from anatune.adapters.logs import read_foreign

@@ -87,13 +87,13 @@ def write_cache(
         if key in cache:
             raise RecordError(f"{path}: configuration {key} occurs twice; merge its measurements into one entry")
         cache[key] = _entry(config, measurement)
-    whole = {
+    header = {
         "device_name": device_name, "kernel_name": kernel_name, "problem_size": list(problem_size),
         "tune_params_keys": names, "tune_params": dict(tune_params or values), "objective": "time",
     }  # fmt: skip
     # Kernel Tuner appends to a cache by cutting its last three characters, and adds a line for each entry
     lines = ",\n".join(f'"{key}": {msgspec.json.encode(entry).decode()}' for key, entry in cache.items())
-    text = msgspec.json.encode(whole).decode()[:-1] + ',\n"cache": {\n' + lines + "}\n}"
+    text = msgspec.json.encode(header).decode()[:-1] + ',\n"cache": {\n' + lines + "}\n}"
     try:
         Path(path).write_text(text, encoding="utf-8")
     except OSError as error:

@@ -79,7 +79,7 @@ def move_export(source_folder: Path, folder: Path, name: str, manifest: dict[str
 
     Parameters
     ----------
-    made : Path
+    source_folder : Path
         The folder that holds the files.
     name : str
         The name of the export.

@@ -36,7 +36,7 @@ TYPICAL_ERROR = 0.35
 """Typical error of a sum of K products, in units of eps * sqrt(K) times its spread; see `rounding_error`."""
 _STEP_ROUNDINGS = {"relu": 0, "relu6": 0, "silu": 3, "gelu": 3, "gelu_tanh": 3}
 """Roundings of a fused step, in eps of the result; steps that are not listed have 1. Activations err by 2 eps of their
-argument, and their slope is at most 1.13. Source: `emit.call_elementary`, tests/unit/codegen/cpu/test_rows.py."""
+argument, and their slope is at most 1.13. Source: `codegen.formulas`, tests/unit/codegen/cpu/test_rows.py."""
 _SUM_FACTOR = 4.0
 """Allowed error of such a sum, in the same units."""
 TYPICAL_OF_BOUND = TYPICAL_ERROR / _SUM_FACTOR

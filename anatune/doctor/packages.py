@@ -44,7 +44,7 @@ _MODULES = {
     "apache-tvm-ffi": "tvm_ffi",
     "cuda-bindings": "cuda.bindings.nvrtc",
     "hip-python": "hip",
-    "nvidia-cuda-nvrtc-cu12": "",  # a library; `trials.compiler` loads it
+    "nvidia-cuda-nvrtc-cu12": "",  # a library; `doctor.trials` loads it
     "nvidia-ml-py": "pynvml",
     "scikit-learn": "sklearn",
 }

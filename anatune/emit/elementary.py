@@ -357,7 +357,7 @@ FORMULAS: dict[str, Callable[[_VectorOperations, str], str]] = {
     "gelu": _gelu,
     "gelu_tanh": _gelu_tanh,
 }
-"""Name -> function of a `_Vectors` and a vector."""
+"""Name -> function of a `_VectorOperations` and a vector."""
 
 
 def _on_vectors(formula: Callable[[_VectorOperations, str], str]) -> Callable[[LlvmCode, str], str]:

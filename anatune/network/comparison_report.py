@@ -80,8 +80,8 @@ def comparison_lines(summaries: Sequence[ModelSummary], prices: Mapping[str, flo
 
 def _comparison_table(summaries: Sequence[ModelSummary], prices: Mapping[str, float], *, width: int) -> list[Line]:
     """Return a table of devices for one set of sizes, the fastest first."""
-    told = zip(comparison_dict(summaries, prices), summaries, strict=True)
-    rows = sorted(told, key=lambda row: row[1].whole_s)
+    entries = zip(comparison_dict(summaries, prices), summaries, strict=True)
+    rows = sorted(entries, key=lambda row: row[1].whole_s)
     best = rows[0][1].whole_s
     cells: list[tuple[str, list[str]]] = [
         ("device", [one.hardware for _, one in rows]),

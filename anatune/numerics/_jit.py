@@ -124,8 +124,8 @@ def jit_sequence(function: _Function) -> _Function:
     """Compile a helper that mainly calls other helpers as a part of its caller, not as a function of its own.
 
     Its arguments become variables of the caller. As arguments of a function, arrays and tuples of arrays would cost a
-    reference count at each call, and a loop with one is not vectorised (`cuda.times.time.time` took 1.3 to 1.7 times as
-    long in parts).
+    reference count at each call, and a loop with one is not vectorised (`cuda.times.time.fill_time` took 1.3 to 1.7
+    times as long in parts).
     """
     return _njit(inline="always")(function)  # type: ignore[no-any-return]
 

@@ -94,7 +94,7 @@ def _summary(plan: Plan) -> Section:
     best = plan.predictions[0]
     bounds = roofline(plan.workload, plan.hardware, plan.template)
     least_s = max(bounds.fma_s, bounds.dram_s)
-    floor = "the lower bound" if is_plain_sum(plan.template) else "the lower bound of a plain sum"
+    bound_text = "the lower bound" if is_plain_sum(plan.template) else "the lower bound of a plain sum"
     work, most = ceiling(plan.workload, plan.hardware, plan.template)
     speed = work / best.time_s
     speed_text = (units.flop_rate if plan.workload.flop else units.rate)(speed)
@@ -104,7 +104,7 @@ def _summary(plan: Plan) -> Section:
         of_what = f"the peak, {units.percent(share / saved)} of the effective peak"
     facts = Facts(
         [
-            ("predicted time", units.duration(best.time_s), f"{units.ratio(best.time_s / least_s)} times {floor}"),
+            ("predicted time", units.duration(best.time_s), f"{units.ratio(best.time_s / least_s)} times {bound_text}"),
             ("speed", speed_text, f"{units.percent(share)} of {of_what}"),
             ("bound by", best.bound_by, f"{units.duration(best.parts.get(f'{best.bound_by}_s', 0.0))} alone"),
             (FILLING[plan.hardware.kind].share, units.percent(best.occupancy),
@@ -117,7 +117,7 @@ def _summary(plan: Plan) -> Section:
 
 
 def _certificate(plan: Plan) -> str:
-    """Return the text about what is proven for the plan."""
+    """Return the text about the proof of the plan."""
     guarantee, size = plan.guarantee, units.count(plan.space_size)
     if guarantee.kind == "exhaustive":
         proof = f"All {size} schedules were evaluated: none has a lower predicted time than the first."
@@ -147,7 +147,7 @@ def _roofline(plan: Plan, shown: Candidates) -> Section:
     for template, times in saved_work(plan).items():
         why = "skip products with padding" if is_plain_sum(template) else "need fewer multiplications"
         words.append(
-            f"Operations are those of the plain sum. Schedules of the template {template} {why}, up to "
+            f"Operations are those of the sum without a transform. Schedules of the template {template} {why}, up to "
             f"{units.ratio(times)} times fewer operations. Their speeds (open markers) are effective speeds, and their "
             "limit is the effective peak: the peak times that factor."
         )
@@ -250,10 +250,10 @@ def _what_if(plan: Plan, questions: list[Question]) -> Section:
     words = [
         "Move a slider to change one number of the device's spec. Each answer is a separate plan "
         f"({plans} were made for this page), so the best schedule may change. Only one number changes at a time, and "
-        f"everything else stays as it is ({held})."
+        f"everything else stays unchanged ({held})."
     ]
     if plan.corrections:
-        words.append("Learned corrections are not used here, because they were learned for the device as it is.")
+        words.append("Learned corrections are not used here, because they were learned for the device without changes.")
     sliders = [
         Slider(
             one.change.name,

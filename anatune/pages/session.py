@@ -37,8 +37,8 @@ MOST_TRIALS = 1200
 """The most trials on a page; if there are more, it has those that were the best so far and an even sample of others."""
 FEWEST_MEASURED = 24
 """The least number of measured schedules for which their distribution is shown."""
-_PLANNED, _PLAN_S = 64, 20.0
-"""The number of schedules in the plan whose space is shown, and its time limit in seconds."""
+_PLAN_SIZE, _PLAN_S = 64, 20.0
+"""The number of schedules in the plan for the figures of its space, and the plan's time limit in seconds."""
 _FOOTER = f"Written by anatune {__version__}. The page needs no network; times are medians of samples."
 
 
@@ -70,7 +70,7 @@ def records_page(given: Viewed, *, source: str = "") -> Page:
     given
         The sessions or trials as in `session_page`, for any number of workloads and devices.
     source : str
-        The text about where the records come from.
+        The file or folder of the records, as text for the page.
 
     Raises
     ------
@@ -141,7 +141,7 @@ def _convergence_section(views: Sequence[SessionView]) -> Section:
         words[0] += " Times are scaled to the machine's speed at the first trial by the reference kernel."
     content: list[Content] = [Figure(plot_convergence(views))]
     if any(view.ended_s for view in views):
-        words[0] += "".join(f" {told}" for told in dict.fromkeys(view.seconds for view in views if view.ended_s))
+        words[0] += "".join(f" {text}" for text in dict.fromkeys(view.seconds for view in views if view.ended_s))
         content.append(Figure(plot_convergence(views, against="seconds")))
     return Section("How the best was found", words, content)
 
@@ -196,7 +196,7 @@ def _space_sections(views: Sequence[SessionView]) -> list[Section]:
         return []
     threads = first.threads if first.hardware.most_threads else None
     try:
-        plan = api.plan(first.workload, first.hardware, _PLANNED, threads=threads, time_limit_s=_PLAN_S)
+        plan = api.plan(first.workload, first.hardware, _PLAN_SIZE, threads=threads, time_limit_s=_PLAN_S)
         return space_sections(plan, measured=list(time_by_schedule.items()))
     except SpaceError:  # an imported workload may have no space here
         return []

@@ -52,7 +52,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     A candidate is a point at each level: operations for each byte that crosses the level (x), and operations a second
     (y). Slanted lines are the levels' bandwidths, the level line the peak (dashed: what compiled code reaches); dotted
     vertical lines are the most operations a byte that the I/O lower bound admits. Operations are those that the
-    workload counts: a template that makes do with fewer (Winograd) has an effective peak of its own above the peak, and
+    workload counts: a template that makes do with fewer (Winograd) has its own effective peak above the peak, and
     open markers.
 
     Parameters
@@ -60,7 +60,7 @@ def plot_roofline(plan: Plan, candidates: Candidates | None = None) -> go.Figure
     plan : Plan
         With at least one schedule.
     candidates : Candidates, optional
-        What to show; left out, `candidates_of` the plan.
+        The candidates to show; the default is `candidates_of` the plan.
 
     Raises
     ------
@@ -218,9 +218,9 @@ def plot_times(plan: Plan, count: int = _BARS) -> go.Figure:
             start = 0.0
             where = middle if bar_number == 0 else row + (_THICK + _THIN * (bar_number - 0.5)) / row_height
             for name, seconds in bar:
-                told = "of the time" if bar_number == 0 else "alone, at the same time as others"
+                meaning = "of the time" if bar_number == 0 else "alone, at the same time as others"
                 pieces.setdefault(name.removesuffix("_s"), []).append(
-                    (start / scale, seconds / scale, where, width / row_height, f"#{row + 1}: {told}")
+                    (start / scale, seconds / scale, where, width / row_height, f"#{row + 1}: {meaning}")
                 )
                 start += seconds
     colours = colours_of((name for name in pieces if name != NOT_HIDDEN), PARTS) | {NOT_HIDDEN: REST}
@@ -282,7 +282,7 @@ def plot_occupancy(plan: Plan, candidates: Candidates | None = None) -> go.Figur
     plan : Plan
         With at least one schedule.
     candidates : Candidates, optional
-        What to show; left out, `candidates_of` the plan.
+        The candidates to show; the default is `candidates_of` the plan.
 
     Raises
     ------
@@ -341,7 +341,7 @@ def plot_footprints(plan: Plan, candidates: Candidates | None = None) -> go.Figu
     plan : Plan
         With at least one schedule.
     candidates : Candidates, optional
-        What to show; left out, `candidates_of` the plan.
+        The candidates to show; the default is `candidates_of` the plan.
 
     Raises
     ------

@@ -284,14 +284,14 @@ def plot_workers(given: Viewed) -> go.Figure:
         name = share.worker.name or "this machine"
         total[name] += share.worker.trials
         failed[name] += share.worker.failed
-    for told, counts, colour in (
+    for outcome, counts, colour in (
         ("ran", [total[name] - failed[name] for name in names], COLOURS[0]),
         ("failed", [failed[name] for name in names], BEST),
     ):
         figure.add_bar(
-            x=counts, y=list(range(len(names))), width=BAR_WIDTH, orientation="h", name=told,
+            x=counts, y=list(range(len(names))), width=BAR_WIDTH, orientation="h", name=outcome,
             marker={"color": colour},
-            hovertemplate=f"%{{x}} {told}<extra></extra>",
+            hovertemplate=f"%{{x}} {outcome}<extra></extra>",
         )  # fmt: skip
     figure.update_layout(barmode="stack", legend={"traceorder": "normal"})
     _count_axis(figure, max(total.values(), default=1))

@@ -44,9 +44,9 @@ class Answer:
     schedule, prediction
         The best schedule there; None if none is legal or was found in time.
     guarantee : Guarantee
-        What is proven about it.
+        The proof of the answer.
     kept_s : float or None
-        Predicted seconds there of the schedule that is best on the device as it is; None where it would be illegal.
+        Predicted seconds there of the schedule that is best on the unchanged device; None where it would be illegal.
     """
 
     factor: float
@@ -66,7 +66,7 @@ class Question:
 
     @property
     def start(self) -> int:
-        """The place of the device as it is."""
+        """The position of the unchanged device."""
         return next(at for at, answer in enumerate(self.answers) if answer.factor == 1.0)
 
 
@@ -79,14 +79,14 @@ def what_if(
 ) -> list[Question]:
     """Plan anew for devices with one number changed, everything else held.
 
-    Learned corrections are left out, of the device as it is, too: they were made for it as it is.
+    Learned corrections are left out, because they were learned for the unchanged device.
 
     Parameters
     ----------
     plan : Plan
         With at least one schedule; its templates, accuracy and threads are kept.
     factors : sequence of float
-        Times what the spec says, > 0.
+        A factor of the value in the spec, > 0.
     time_limit_s : float, optional
         Of all plans together, about; an answer then says how far from the best it may be.
     progress : callable, optional
@@ -95,7 +95,7 @@ def what_if(
     Raises
     ------
     SpaceError
-        Nothing is legal on the device as it is.
+        Nothing is legal on the unchanged device.
     """
     _ = plan.best  # raises
     began = time.monotonic()

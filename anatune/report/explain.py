@@ -114,7 +114,7 @@ def explanation(plan: Plan, steps: Sequence[Alternative] = ()) -> list[str]:
     plan : Plan
         Should hold more schedules than are shown, so that one of them differs materially.
     steps : sequence of Alternative
-        Schedules that differ from the best in one choice (`anatune.model.find_alternatives`), the slowest first.
+        Schedules that differ from the best in one choice (`model.alternatives.find_alternatives`), the slowest first.
     """
     if not plan.schedules:
         return [nothing_legal_text(plan)]

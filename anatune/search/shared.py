@@ -42,7 +42,7 @@ class SharedStrategy:
 
     Parameters
     ----------
-    members : sequence of Member
+    members : sequence of SpaceMember
         One for each template, the device's default first, which is preferred at equal bounds.
     """
 

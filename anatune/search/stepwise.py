@@ -7,8 +7,8 @@ changes an answer that the walk has used already (a schedule was measured again)
 answers.
 
 If devices would be idle (``ask(..., ahead=True)``), the walk continues while answers are missing: it receives `MISSING`
-for them, and the answers later from `late`. Its proposals then depend on what was known at the time. A new object that
-gets the same trials walks with the results alone, and takes from `strangers` the trials that this walk did not
+for them, and the answers later from `take_late`. Its proposals then depend on what was known at the time. A new object
+that gets the same trials walks with the answers alone, and `take_strangers` returns the trials that this walk did not
 propose.
 """
 

@@ -107,7 +107,7 @@ class Race:
         The predicted seconds; inf if the device cannot run the tile.
     parts : (2, num_tiles) float64, or (1, num_tiles)
         The seconds of the up and the down product, or of the only product.
-    bound : Floor
+    bound : TileBound
         The lower bound of the time.
     """
 

@@ -80,7 +80,7 @@ class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def shape(self, name_parts: dict[str, str] | None = None, packed: bool = False) -> Experts | Product:
         """Return the layer on one rank.
 
-        `known` are the fields of a file's name. `packed` says that N in the name is half the size, as SGLang counts it.
+        `name_parts` are the fields of a file's name. `packed`: N in the name is half the size, as in SGLang.
         """
         from anatune.files import read_file
         from anatune.servers.shapes import Experts, Product, divide_over_ranks, model_experts

@@ -49,7 +49,7 @@ def configs_page(request: ConfigRequest, written: Sequence[WrittenFile]) -> Page
 
     Parameters
     ----------
-    written : sequence of Written
+    written : sequence of WrittenFile
         The result of `write_configs` for the request.
 
     Raises

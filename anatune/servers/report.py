@@ -75,7 +75,7 @@ def sure_text(shapes: Sequence[Experts | Product]) -> str:
 
 
 def layer_text(file: WrittenFile) -> str:
-    """Return the description of a file's layer, and what the file's name does not contain."""
+    """Return the description of a file's layer, and the facts that the file's name does not contain."""
     shape = file.shape
     if not isinstance(shape, Experts):
         return f"weights {shape.n} x {shape.k} in blocks of {shape.block[0]} x {shape.block[1]}"
@@ -88,7 +88,7 @@ def layer_text(file: WrittenFile) -> str:
 
 
 def gain_text(file: WrittenFile) -> str:
-    """Return sentences about a file's gain over the server's default, and what to do about it."""
+    """Return sentences about a file's gain over the server's default, and advice."""
     sentences, choices = [], file.choices
     default_name = f"the file of {file.shipped}" if file.shipped else "the server's default"
     for kind, subset in (

@@ -110,7 +110,7 @@ class RowChoice(msgspec.Struct, frozen=True, omit_defaults=True):
     default_s : float or None
         The predicted seconds of the default; None if the device cannot run it, or it is not known.
     bound_s : float
-        The lower bound for any tile; `bound_by` is its largest part (`choose.Floor`).
+        The lower bound for any tile; `bound_by` is its largest part (`choose.TileBound`).
     measured_s, default_measured_s : float or None
         The measured seconds of anatune's kernels with both tiles; None if not measured, or if they failed.
     why : str
@@ -137,7 +137,7 @@ class RowChoice(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class WrittenFile(msgspec.Struct, frozen=True):
-    """A file of a request, written or not.
+    """A file that belongs to a request; it may not be written.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class WrittenFile(msgspec.Struct, frozen=True):
         The path below the folder.
     shape : Experts or Product
         The layer.
-    choices : list of Choice
+    choices : list of RowChoice
         The entries.
     shipped : str
         The server that ships a tuned file for this layer and device (`Shipped.server`), "" if none is known.

@@ -6,7 +6,7 @@ the reason why a configuration was left out. No GPU is needed until Kernel Tuner
 
 The model describes kernels of anatune's own template. CLBlast's Xgemm is similar enough that its predicted order is
 used unchanged. For any other kernel, a part of the selection is spread over the whole space (`kernel_tuner.fit`,
-`model.pruning.choose_portfolio`), and a warning says so.
+`model.pruning.portfolio.choose_portfolio`), and a warning says so.
 """
 
 from anatune.adapters.kernel_tuner.names import CLBLAST, clblast_gemm

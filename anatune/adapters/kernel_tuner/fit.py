@@ -16,7 +16,7 @@ from anatune.errors import SpaceError
 AUTO_SPREAD = "auto"
 LEAST_SPREAD = 0.25
 """The share of a selection that is spread over the space although every parameter of the kernel is understood. Source:
-the order may be worth nothing, or have one of the correlations of `model.pruning.choose_portfolio`, equally likely."""
+the order may be worth nothing, or have one of the correlations of `portfolio.choose_portfolio`, equally likely."""
 _UNDERSTOOD = ("block", "threads", "work", "inner", "vector", "unroll")
 """The kinds of roles that the template has; fetch and staged are guesses."""
 _FEW = 4

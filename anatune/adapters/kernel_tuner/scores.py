@@ -151,12 +151,12 @@ class Scorer:
             rows = np.flatnonzero((which.reshape(-1) == number) & valid)
             if not len(rows):
                 continue
-            plain, model = self._models_for(shape)
+            uncorrected_model, model = self._models_for(shape)
             times, rule[rows] = model.times(points[rows])
             if self._windows:
-                times = _apply_window_sharing(plain, points[rows], times)
+                times = _apply_window_sharing(uncorrected_model, points[rows], times)
             time_s[rows] = times * weight[rows]
-            sure = 1 + [rule.id for rule in plain.rules].index(_THREAD_RULE)
+            sure = 1 + [rule.id for rule in uncorrected_model.rules].index(_THREAD_RULE)
             runs[rows] = rule[rows] != sure
         overhangs = (extents != [axis.extent for axis in self._workload.axes]).any(axis=1) & valid
         return Scores(time_s, rule, runs, overhangs, points)
@@ -177,8 +177,8 @@ class Scorer:
         extent_by_axis: Mapping[str, int] = dict(zip((axis.name for axis in self._workload.axes), shape, strict=True))
         rounded = pad_workload(self._workload, extent_by_axis)
         if rounded not in self._models:
-            plain, saved = CudaModel(rounded, self._hardware, plain=True), self._correction
-            self._models[rounded] = plain, apply_correction(plain, saved)
+            uncorrected_model, saved = CudaModel(rounded, self._hardware, plain=True), self._correction
+            self._models[rounded] = uncorrected_model, apply_correction(uncorrected_model, saved)
         return self._models[rounded]
 
 

@@ -83,10 +83,10 @@ def prune(
         "auto" means the shipped correction for the device, if there is one and the names are CLBlast's. Otherwise give
         the name or folder of a correction, such as `anatune records train` writes.
     spread : "auto" or float
-        The share of the selection, from 0 to 1, that is drawn from the whole space whatever is predicted. "auto" is 0
+        The share of the selection, from 0 to 1, that is drawn from the whole space without predictions. "auto" is 0
         for CLBlast's names. For other kernels it is 0.25 if every parameter has a role and every configuration can be
         judged, and up to 1 otherwise. However wrong the model is, the selection is then at least as good as a random
-        selection of that share of its size (`anatune.model.pruning.choose_portfolio`).
+        selection of that share of its size (`anatune.model.pruning.portfolio.choose_portfolio`).
 
     Warns
     -----

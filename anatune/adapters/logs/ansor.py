@@ -74,14 +74,17 @@ def read_line(entry: Json, hardware: HardwareSpec, workload: Workload | None) ->
     """
     key, steps = _read_key(entry["i"][0][0]), entry["i"][1][1]
     tiling = _read_tiling(steps)
-    tiled = workload or _infer_workload(key, tiling)
+    tiled_workload = workload or _infer_workload(key, tiling)
     if workload is not None:
         check_shapes(workload, key.shapes)
         _check_function(key, workload)
-    tiles = match_loops(tiled, tiling.spatial, tiling.reduction)
+    tiles = match_loops(tiled_workload, tiling.spatial, tiling.reduction)
     pragmas = [str(step[3]) for step in steps if step[0] == "PR" and str(step[3]).startswith(_UNROLL)]
     unroll = int(pragmas[-1].removeprefix(_UNROLL)) if pragmas else 0
-    return LogEntry(gpu_schedule(tiled, hardware, tiles, unroll, _widths(steps, tiled)), read_tvm_result(entry["r"]))
+    return LogEntry(
+        gpu_schedule(tiled_workload, hardware, tiles, unroll, _widths(steps, tiled_workload)),
+        read_tvm_result(entry["r"]),
+    )
 
 
 def _read_key(text: Json) -> _WorkloadKey:

@@ -33,7 +33,7 @@ _NAMELESS = ("", "unknown", "generic", "none", "null")
 
 
 class DeviceStatement(NamedTuple):
-    """The statement of a log about its device; "" if something is not stated.
+    """The statement of a log about its device; an attribute is "" if the log does not state it.
 
     Attributes
     ----------
@@ -70,7 +70,7 @@ def parse_target(value: Json) -> DeviceStatement:
     if isinstance(value, str) and value.lstrip().startswith("{"):
         value = msgspec.json.decode(value)
     if isinstance(value, dict):
-        options = {str(key): str(one) for key, one in value.items() if isinstance(one, str | int)}
+        options = {str(key): str(option) for key, option in value.items() if isinstance(option, str | int)}
         option_texts = [f"-{key}={options[key]}" for key in ("tag", "arch", "mcpu", "model") if options.get(key)]
         text = " ".join([options.get("kind", ""), *option_texts])
         words = [options.get("kind", "")]
@@ -97,7 +97,7 @@ def parse_target(value: Json) -> DeviceStatement:
     return DeviceStatement(text, kind, vendor, "" if name.lower() in _NAMELESS else name, arch, family)
 
 
-def device_name(name: Json) -> DeviceStatement | None:
+def parse_device_name(name: Json) -> DeviceStatement | None:
     """Read the name of a device as drivers report it; return None if there is none."""
     text = str(name or "").replace("_", " ").strip()
     if text.lower() in _NAMELESS:

@@ -61,7 +61,7 @@ def format_of(text: str, path: Path) -> str:
     RecordError
         The format is unknown.
     """
-    if isinstance(whole_of(text), dict):
+    if isinstance(decode_document(text), dict):
         return "kernel_tuner"
     begins = ""
     for _, line in _lines(text):
@@ -96,8 +96,8 @@ def _tuner_of(entry: Json) -> str:
 def entries_of(text: str, kind: str) -> Iterator[tuple[int, Json]]:
     """Yield the number (from 1) and the content of each entry; the content is None if a line is not JSON."""
     if kind == "kernel_tuner":
-        whole = whole_of(text) or {"results": []}
-        yield from enumerate(whole["cache"].values() if "cache" in whole else whole["results"], 1)
+        document = decode_document(text) or {"results": []}
+        yield from enumerate(document["cache"].values() if "cache" in document else document["results"], 1)
         return
     for number, line in _lines(text):
         try:
@@ -128,10 +128,10 @@ def _replace_non_numbers(text: str) -> str:
 def _decode_object(text: str) -> dict[str, Json] | None:
     """Decode a JSON object; return None if the text is not one."""
     try:
-        whole = decode(text)
+        document = decode(text)
     except NO_JSON:
         return None
-    return whole if isinstance(whole, dict) else None
+    return document if isinstance(document, dict) else None
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -140,7 +140,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def whole_of(text: str) -> dict[str, Json] | None:
+def decode_document(text: str) -> dict[str, Json] | None:
     """Return a cache or results file of Kernel Tuner as one object, or None if the text is neither.
 
     While Kernel Tuner writes a cache, the last brackets are missing. Damaged entries are None.

@@ -14,8 +14,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
-from anatune.adapters.logs.devices import DeviceStatement, device_name
-from anatune.adapters.logs.files import entries_of, format_of, read_log, whole_of
+from anatune.adapters.logs.devices import DeviceStatement, parse_device_name
+from anatune.adapters.logs.files import decode_document, entries_of, format_of, read_log
 from anatune.adapters.logs.parts import DAMAGED, NO_WORKLOAD, UNROLLED, LogEntry, gpu_schedule, number_of, read_times
 from anatune.arguments import quote
 from anatune.core.hardware.spec import HardwareSpec
@@ -66,20 +66,20 @@ def read_kernel_tuner(path: Path) -> KernelTunerLog:
     kind = format_of(text, path)
     if kind != "kernel_tuner":
         raise RecordError(f"{path} is a log of {kind}, expected a cache or a results file of Kernel Tuner")
-    whole = whole_of(text) or {}
+    document = decode_document(text) or {}
     entries, reasons = [], Counter[str]()
     for _, entry in entries_of(text, kind):
         try:
-            names = entry["configuration"] if "configuration" in entry else whole["tune_params_keys"]
+            names = entry["configuration"] if "configuration" in entry else document["tune_params_keys"]
             config = entry.get("configuration", entry)
-            entries.append(({name: config[name] for name in names}, _times(entry, _time_unit(whole))))
+            entries.append(({name: config[name] for name in names}, _times(entry, _time_unit(document))))
         except UnfitError as unfit:
             reasons[str(unfit)] += 1
         except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError):
             reasons[DAMAGED] += 1
     if reasons and not entries:
         raise RecordError(f"{path}: no entry can be read ({next(iter(reasons))}), expected parameters and times")
-    return KernelTunerLog(_header(whole), entries, dict(reasons))
+    return KernelTunerLog(_header(document), entries, dict(reasons))
 
 
 class KernelTunerReader:
@@ -92,12 +92,12 @@ class KernelTunerReader:
     """
 
     def __init__(self, text: str) -> None:
-        whole = whole_of(text) or {}
-        self._header, self._unit = _header(whole), _time_unit(whole)
+        document = decode_document(text) or {}
+        self._header, self._unit = _header(document), _time_unit(document)
 
     def device_of(self, entry: Json) -> DeviceStatement | None:
         """Return the device that the file states."""
-        return device_name(self._header.get("device_name"))
+        return parse_device_name(self._header.get("device_name"))
 
     def read_line(self, entry: Json, hardware: HardwareSpec, workload: Workload | None) -> LogEntry:
         """Read an entry of CLBlast's Xgemm, whose M is the contiguous dimension of the result, which is axis j here.

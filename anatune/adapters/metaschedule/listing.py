@@ -69,21 +69,21 @@ def metaschedule_lines(request: PruneRequest) -> Iterator[str]:
 def _list_expressible(request: PruneRequest, hardware: GpuSpec) -> Iterator[tuple[Schedule, Prediction]]:
     """Yield schedules that MetaSchedule can express; as many as `request.keep` says, if that is a count."""
     counted = isinstance(request.keep, int)
-    wanted: int = min(request.most, int(request.keep)) if counted else request.most
-    plain = CudaModel(request.workload, hardware, plain=True)
-    num_kept = int(request.keep) if counted else request.plain_subset(plain).num_kept
-    chosen = list(_choose_expressible(request, plain, min(wanted, num_kept))) if request.may_choose(num_kept) else []
+    count: int = min(request.most, int(request.keep)) if counted else request.most
+    model = CudaModel(request.workload, hardware, plain=True)
+    num_kept = int(request.keep) if counted else request.plain_subset(model).num_kept
+    chosen = list(_choose_expressible(request, model, min(count, num_kept))) if request.may_choose(num_kept) else []
     if chosen:
         yield from chosen
         return
-    most = max(_MOST_READ, wanted)
+    most = max(_MOST_READ, count)
     larger_request = dataclasses.replace(request, keep=most) if counted else request
     yielded = 0
-    for read, (schedule, prediction) in enumerate(larger_request.plain_subset(plain).entries(), 1):
+    for read, (schedule, prediction) in enumerate(larger_request.plain_subset(model).entries(), 1):
         if _is_expressible(schedule, prediction, hardware):
             yield schedule, prediction
             yielded += 1
-        if yielded == wanted or read == most:
+        if yielded == count or read == most:
             break
     if not yielded:
         raise SpaceError(
@@ -92,19 +92,23 @@ def _list_expressible(request: PruneRequest, hardware: GpuSpec) -> Iterator[tupl
         )
 
 
-def _choose_expressible(request: PruneRequest, plain: CudaModel, wanted: int) -> Iterator[tuple[Schedule, Prediction]]:
+def _choose_expressible(
+    request: PruneRequest, analytical: CudaModel, count: int
+) -> Iterator[tuple[Schedule, Prediction]]:
     """Yield a few schedules that MetaSchedule can express, selected in the same way as by `anatune.prune`."""
-    model, hardware = request.plain_subset(plain).model, plain.hardware
+    model, hardware = request.plain_subset(analytical).model, analytical.hardware
 
     def express(points: NDArray[np.int64]) -> NDArray[np.int64]:
-        schedules = map(plain.space.schedule_of, points)
-        flags = [_is_expressible(*both, hardware) for both in zip(schedules, plain.predictions(points), strict=True)]
+        schedules = map(analytical.space.schedule_of, points)
+        flags = [
+            _is_expressible(*both, hardware) for both in zip(schedules, analytical.predictions(points), strict=True)
+        ]
         expressible: NDArray[np.int64] = points[np.array(flags, dtype=bool)]
         return expressible
 
-    points = request.choose_few(plain, model, wanted, express)
+    points = request.choose_few(analytical, model, count, express)
     if points is not None:
-        yield from zip(map(plain.space.schedule_of, points), model.predictions(points), strict=True)
+        yield from zip(map(analytical.space.schedule_of, points), model.predictions(points), strict=True)
 
 
 def _is_expressible(schedule: Schedule, prediction: Prediction, hardware: GpuSpec) -> bool:

@@ -61,7 +61,7 @@ class TuningRecord(RunTimes, Protocol):
 
 @cache
 def derive_class(template: type, base: type) -> type:
-    """Return a class with the members of `kind` that derives from TVM's class `base`, so that TVM can call it."""
+    """Return a class with the members of `template` that derives from TVM's class `base`, so that TVM can call it."""
     body = {name: value for name, value in vars(template).items() if name not in ("__dict__", "__weakref__")}
     derived_class: type = import_tvm().ir.utils.derived_object(type(template.__name__, (base,), body))
     return derived_class

@@ -131,9 +131,9 @@ def _list_functions(module: tvm.IRModule) -> tuple[list[tuple[str, tirx.PrimFunc
     functions = [(name.name_hint, one) for name, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
     operators = list_unlowered_operators(module)
     if not functions:
-        left = f"the operators {', '.join(operators)}" if operators else "no operators either"
+        parts = f"the operators {', '.join(operators)}" if operators else "no operators either"
         raise WorkloadError(
-            f"plan_model: the module has no PrimFunc (it has {left}), expected a legalised module; plan the result of "
+            f"plan_model: the module has no PrimFunc (it has {parts}), expected a legalised module; plan the result of "
             f"{_LEGALISE}(module), after all passes that it will be compiled with"
         )
     return functions, operators

@@ -1,4 +1,4 @@
-"""Predicted times of MetaSchedule's candidates for one function on one device, whoever proposed them."""
+"""Predicted times of MetaSchedule's candidates for one function on one device, from any search strategy."""
 
 from __future__ import annotations
 

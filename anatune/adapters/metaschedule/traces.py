@@ -74,7 +74,7 @@ class FunctionMeaning:
             except WorkloadError:
                 buffers = ()
             order = [
-                next((tensors[at] for at, own in enumerate(buffers[:-1]) if own.same_as(region.source)), "")
+                next((tensors[i] for i, buffer in enumerate(buffers[:-1]) if buffer.same_as(region.source)), "")
                 for region in block_node.reads
             ]
             self._operands[block] = tuple(name for name in order if name) or tensors
@@ -91,7 +91,7 @@ def tiling_of(trace: tvm.s_tir.schedule.Trace) -> Tiling:
     """
     names: dict[Hashable, str] = {}
 
-    def plain(value: ir.Expr) -> Json:
+    def to_json(value: ir.Expr) -> Json:
         if value is None or isinstance(value, bool | int | float):
             return value
         if isinstance(value, str):
@@ -100,7 +100,7 @@ def tiling_of(trace: tvm.s_tir.schedule.Trace) -> Tiling:
         if kind in ("IntImm", "FloatImm", "StringImm"):
             return value.value
         if kind in ("Array", "list", "tuple"):
-            return [plain(one) for one in value]
+            return [to_json(item) for item in value]
         return names.setdefault(value, f"r{len(names)}")
 
     instructions: list[Json] = []
@@ -113,10 +113,11 @@ def tiling_of(trace: tvm.s_tir.schedule.Trace) -> Tiling:
         if kind not in KINDS:
             continue
         if item in decision_of:
-            decisions.append([len(instructions), plain(decision_of[item])])
-        wanted = zip(("inputs", "attrs", "outputs"), KINDS[kind], strict=True)  # all cost 1 ms
+            decisions.append([len(instructions), to_json(decision_of[item])])
+        # reading only the needed parts saves 1 ms
+        parts = zip(("inputs", "attrs", "outputs"), KINDS[kind], strict=True)
         instructions.append(
-            [kind, *([plain(one) for one in getattr(item, part)] if read else [] for part, read in wanted)]
+            [kind, *([to_json(value) for value in getattr(item, part)] if is_read else [] for part, is_read in parts)]
         )
     return read_trace(instructions, decisions)
 

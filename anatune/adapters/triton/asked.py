@@ -54,7 +54,7 @@ class LaunchGrid:
             The tile of one configuration, in the order of `TILE_FIELDS`.
         arguments
             The arguments of the kernel and the meta-parameters of the configuration.
-        said : bool
+        is_declared : bool
             Whether the caller declares the kernel persistent; then every grid is accepted.
 
         Raises

@@ -123,7 +123,7 @@ def operand_types(left: Operand | None, right: Operand | None, declared: tuple[s
 
     Parameters
     ----------
-    given : tuple of str
+    declared : tuple of str
         The types that the caller declares: none, one for both operands, or one for each.
 
     Raises

@@ -133,7 +133,7 @@ def _scalarised_elements(shape: NestShape, code: CompiledCode) -> Floats:
 
 
 def _loads(shape: NestShape, core: CpuCore, nests: TiledNests, code: CompiledCode, used_registers: Floats) -> _LoadCost:
-    """Return the cost of loading operands, each as rarely as the free registers allow."""
+    """Return the cost of loading operands; the free registers hold as many loaded values as possible."""
     vector = code.vector
     trips = code.with_vector_trips(1.0)
     total = trips.prod(axis=1)
@@ -171,7 +171,7 @@ def _fewest_loads(
     ----------
     trips : (num_nests, loops) float64
         The extents of the loops.
-    each, left : (num_nests,) float64
+    each, free : (num_nests,) float64
         The registers of one vector, and the free registers.
     """
     total = trips.prod(axis=1)

@@ -76,7 +76,7 @@ def write_session(result: TuningResult, target: Output | None, records_place: st
 
     Parameters
     ----------
-    place : str or Path
+    records_place : str or Path
         The record file or server as it was given, because results leave out the password of a server.
     """
     if target is None:

@@ -111,7 +111,7 @@ class GpuArtifact(Launches, msgspec.Struct, frozen=True, forbid_unknown_fields=T
     error: float = 0.0
 
     def with_files(self, map_path: Callable[[str], str]) -> GpuArtifact:
-        """Return the artifact with other paths of its machine code; `place` maps old paths to new ones."""
+        """Return the artifact with other paths of its machine code; `map_path` maps old paths to new ones."""
         launches_by_kind = {
             kind: tuple(
                 msgspec.structs.replace(launch, image=map_path(launch.image)) if launch.image else launch

@@ -109,7 +109,7 @@ def dtype_hint(word: object, allowed: Collection[str] | None = None) -> str:
 
     Parameters
     ----------
-    known : collection of str, optional
+    allowed : collection of str, optional
         Allowed suggestions; by default all.
     """
     if not isinstance(word, str):
@@ -192,7 +192,7 @@ def parse_formats(word: str, epilogue: Sequence[str]) -> Formats | str:
 
 
 def format_word(dtypes: Sequence[str], result: str, epilogue: Sequence[str]) -> str:
-    """Return the shortest word for operands of `dtypes` and a result, as `formats_of` reads it."""
+    """Return the shortest word for operands of `dtypes` and a result, as `parse_formats` reads it."""
     word = dtypes[0] if len(set(dtypes)) == 1 else "x".join(dtypes)
     default = result_dtypes(dtypes, epilogue) if (dtypes[0], dtypes[-1]) in OPERAND_PAIRS else ()
     return word if default and default[0] == result else f"{word}:{result}"

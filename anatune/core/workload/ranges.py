@@ -267,11 +267,11 @@ def parse_ranged_workload(words: Sequence[str], **options: Any) -> RangedWorkloa
     Raises
     ------
     WorkloadError, UnknownNameError
-        As in `parse_workload` and `ranged`; there is no range, or more than one.
+        As in `parse_workload` and `make_ranged_workload`; there is no range, or more than one.
 
     Examples
     --------
-    >>> parse_ranged(["matmul", "1..8192x4096x4096"]).axis
+    >>> parse_ranged_workload(["matmul", "1..8192x4096x4096"]).axis
     'i'
     """
     positions = [

@@ -128,7 +128,7 @@ def runtime(
     Parameters
     ----------
     check : str
-        The C code of ``cpu_is_right``, see `codegen.cpu.export.features.check_source`.
+        The C code of ``cpu_is_right``, see `codegen.cpu.features.check_source`.
     threads : int
         The threads of parallel loops, with `openmp`.
     symbols : iterable of str

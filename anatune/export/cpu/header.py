@@ -46,7 +46,7 @@ def c_functions(
 
     Parameters
     ----------
-    own : tuple of Buffer
+    tensors : tuple of Buffer
         The tensors in the workload's own layouts.
     packed_sizes : mapping of str to int
         The elements of each constant's packed form.

@@ -179,11 +179,11 @@ def c_header(
         The launches in order; `Launch.image` is the file.
     arguments : sequence of Buffer
         The tensors in the order of the launch function's parameters, then a workspace.
-    told : dict of str to str
+    texts : dict of str to str
         The texts "title", "device", "arch" and "compiler".
     needs : CudaRequirements or None
         The requirements; None for AMD's devices.
-    choice : Choice, optional
+    choice : HeaderChoice, optional
         The assignment of launches to extents, if they are for a range.
     """
     words, guard = (_HIP if needs is None else _CUDA), name.upper()

@@ -120,34 +120,34 @@ def describe_board(board: Board, key: str, boards: int = 1) -> BoardDescription:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     release = (board.file("/proc/sys/kernel/osrelease") or "").strip()
-    here = environment()
-    there = Environment(
+    local = environment()
+    board_environment = Environment(
         cpu=spec.model,
         cores=len(allowed) or spec.compute.num_cores,
         platform=f"Linux-{printable(release) or 'unknown'}-{board.machine}",
         python="",
-        numpy=here.numpy,
-        anatune=here.anatune,
-        tvm=here.tvm,
+        numpy=local.numpy,
+        anatune=local.anatune,
+        tvm=local.tvm,
     )
-    named = msgspec.structs.replace(spec, name=spec_name(key))
-    return BoardDescription(board.name, key, named, there, _free_bytes(board), max(1, boards))
+    hardware = msgspec.structs.replace(spec, name=spec_name(key))
+    return BoardDescription(board.name, key, hardware, board_environment, _free_bytes(board), max(1, boards))
 
 
-def other_device(hardware: CpuSpec, there: CpuSpec) -> str:
+def explain_difference(hardware: CpuSpec, board: CpuSpec) -> str:
     """Return why a board is not the device of a session, or an empty text if it is.
 
     Clocks are not compared, because the values that a system reports change all the time.
     """
-    if (hardware.arch, hardware.compute.isa) != (there.arch, there.compute.isa):
+    if (hardware.arch, hardware.compute.isa) != (board.arch, board.compute.isa):
         return (
-            f"it is {there.model} ({there.arch}, {there.compute.isa}), expected {hardware.model} ({hardware.arch}, "
+            f"it is {board.model} ({board.arch}, {board.compute.isa}), expected {hardware.model} ({hardware.arch}, "
             f"{hardware.compute.isa})"
         )
-    if hidden := sorted({*(there.hidden_features or ())} - {*(hardware.hidden_features or ())}):
+    if hidden := sorted({*(board.hidden_features or ())} - {*(hardware.hidden_features or ())}):
         return f"it does not have {', '.join(hidden)}, which the spec of {hardware.model} has"
-    if hardware.compute.num_cores != there.compute.num_cores:
-        return f"it has {there.compute.num_cores} cores, expected {hardware.compute.num_cores} ({hardware.model})"
+    if hardware.compute.num_cores != board.compute.num_cores:
+        return f"it has {board.compute.num_cores} cores, expected {hardware.compute.num_cores} ({hardware.model})"
     return ""
 
 
@@ -242,7 +242,7 @@ def ask_process(
     function, arguments
         The function as ``module:function``, and its keyword arguments, with "tracker" and "key" among them.
     done : str
-        The word for what is done to the board in the message, such as "described".
+        The participle for the message, such as "described".
     limit_s, start_s : float
         The most seconds of the function, and of starting the process in addition.
 

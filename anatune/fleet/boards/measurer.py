@@ -184,10 +184,11 @@ class BoardMeasurer(Measurer):
 
     def workers(self) -> tuple[WorkerState, ...]:
         """Return the states of the boards, lost boards first."""
-        here = [_state(runner, "ready", "") for runner in self._runners if isinstance(runner, BoardRunner)]
-        return (*self._gone, *here)
+        current = [_state(runner, "ready", "") for runner in self._runners if isinstance(runner, BoardRunner)]
+        return (*self._gone, *current)
 
 
 def _state(runner: BoardRunner, state: Literal["ready", "lost", "refused"], why: str) -> WorkerState:
-    device, there = ("", None) if runner.board is None else (runner.board.hardware.model, runner.board.environment)
-    return WorkerState(runner.name, device, state, why, runner.trials, runner.failed, there)
+    board = runner.board
+    device, where = ("", None) if board is None else (board.hardware.model, board.environment)
+    return WorkerState(runner.name, device, state, why, runner.trials, runner.failed, where)

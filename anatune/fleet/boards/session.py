@@ -17,7 +17,7 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.emit.buffer import Buffer
 from anatune.errors import DeviceError, RunError
 from anatune.fleet.boards.connection import Board, BoardLostError, open_board
-from anatune.fleet.boards.description import BoardDescription, describe_board, machine_of, other_device
+from anatune.fleet.boards.description import BoardDescription, describe_board, explain_difference, machine_of
 from anatune.fleet.boards.tracker import checked_key, tracker_of
 from anatune.measure.energy import EnergyCounter
 from anatune.measure.run import runner
@@ -141,7 +141,7 @@ class BoardSession:
     def connect(self) -> None:
         """Take a free board and upload the operands and the reference kernel, with the errors of the class."""
         self._board, self.description = board, description = self._take_board()
-        if why := other_device(self._device, description.hardware):
+        if why := explain_difference(self._device, description.hardware):
             raise DeviceError(f"board {board.name} is refused: {why}")
         board.set_threads(self._threads)
         self._candidates: list[_Arena] = []

@@ -134,7 +134,7 @@ class ExecutorFleet:
 
 
 class ExecutorMeasurer(ClusterMeasurer):
-    """The `ClusterMeasurer` that measures on this machine's device what an executor builds.
+    """The `ClusterMeasurer` that measures on this machine's device the kernels that an executor builds.
 
     Parameters
     ----------

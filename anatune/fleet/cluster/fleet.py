@@ -21,7 +21,7 @@ class SeenWorker(NamedTuple):
         The description, None if it cannot be read.
     silent_s : float
         The seconds since its last message.
-    standing : Standing
+    standing : WorkerStanding
         Its work at that time.
     """
 
@@ -83,7 +83,7 @@ class Fleet(Protocol):
         ...
 
     def submit(self, kind: Kind, worker: str, number: int, request: bytes, *needs: int) -> None:
-        """Submit a request (`tasks.Desk`) to a worker, with the results of the tasks `needs` as arguments.
+        """Submit a request (`tasks.RequestHandler`) to a worker, with the results of the tasks `needs` as arguments.
 
         A lease needs the build of the reference kernel. A measurement needs the worker's lease and the builds. A result
         stays on its worker until it is dropped.

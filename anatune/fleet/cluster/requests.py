@@ -232,7 +232,7 @@ def _passed_limit_s(report: Running | None, waited_s: float, limits: Limits, com
 
     Parameters
     ----------
-    at : Running or None
+    report : Running or None
         The state of the request that its worker reports, if any.
     waited_s : float
         The seconds since its turn began.

@@ -55,7 +55,7 @@ class ClusterWorker:
         The numbers of its open measurements, in order.
     lease : int or None
         The number of its lease.
-    seen : Seen
+    seen : SeenWorker
         The last report.
     """
 
@@ -99,9 +99,9 @@ class ClusterWorker:
 
     def report(self) -> WorkerState:
         """Return the state for output and records."""
-        told = self.description
-        device, there = ("", None) if told is None else (told.words, told.environment)
-        return WorkerState(self.name, device, self.state, self.why, self.trials, self.failed, there, self.measures)
+        description = self.description
+        device, where = ("", None) if description is None else (description.words, description.environment)
+        return WorkerState(self.name, device, self.state, self.why, self.trials, self.failed, where, self.measures)
 
 
 class Roster:
@@ -145,10 +145,11 @@ class Roster:
 
     def _update_peak(self, member: ClusterWorker) -> bool:
         """Store a worker's peak if it is higher than at joining, and return whether the worker was refused before."""
-        told, peak = member.description, member.seen.standing.peak_flop_per_s
-        if told is None or peak is None or told.peak_flop_per_s is None or peak <= told.peak_flop_per_s:
+        description, peak = member.description, member.seen.standing.peak_flop_per_s
+        before = None if description is None else description.peak_flop_per_s
+        if description is None or before is None or peak is None or peak <= before:
             return False
-        member.description = msgspec.structs.replace(told, peak_flop_per_s=peak)
+        member.description = msgspec.structs.replace(description, peak_flop_per_s=peak)
         return member.state == "refused"
 
     def _join(self, address: str, seen: SeenWorker) -> ClusterWorker:
@@ -169,16 +170,16 @@ class Roster:
         """
         if not members:
             return
-        wanted = self._wanted
+        requirements = self._wanted
         if not any(member.is_ready and member.measures for member in self._members.values() if member not in members):
-            judged = (member for member in self._members.values() if member.description is not None)
-            members += [member for member in judged if member.state == "refused" and member not in members]
-            wanted = None
-        if wanted is None or wanted.peak_flop_per_s is None or wanted.tvm is None:
-            told = [member.description for member in self._members.values() if member.description is not None]
-            wanted = self._wanted = requirements_of(self._hardware, self._threads, told)
+            described_members = (member for member in self._members.values() if member.description is not None)
+            members += [member for member in described_members if member.state == "refused" and member not in members]
+            requirements = None
+        if requirements is None or requirements.peak_flop_per_s is None or requirements.tvm is None:
+            descriptions = [member.description for member in self._members.values() if member.description is not None]
+            requirements = self._wanted = requirements_of(self._hardware, self._threads, descriptions)
         for member in members:
-            why = None if member.description is None else refusal(member.description, wanted)
+            why = None if member.description is None else refusal(member.description, requirements)
             member.state, member.why = ("ready", "") if why is None else ("refused", why)
 
     def quarantine(self, member: ClusterWorker, why: str) -> None:
@@ -224,13 +225,15 @@ class Roster:
             self._alone_since = None
             return
         states = self.states()
-        told = "; ".join(f"{worker.name} {worker.state}: {worker.why}" for worker in states if worker.state != "ready")
-        told = told or ("no worker has a device and builders" if states else "no worker joined")
+        reasons = "; ".join(
+            f"{worker.name} {worker.state}: {worker.why}" for worker in states if worker.state != "ready"
+        )
+        reasons = reasons or ("no worker has a device and builders" if states else "no worker joined")
         if self._alone_since is None:
             self._alone_since = now
-            _LOG.warning("the cluster has no worker for this session (%s); waiting %g s for one", told, wait_s)
+            _LOG.warning("the cluster has no worker for this session (%s); waiting %g s for one", reasons, wait_s)
         elif now - self._alone_since > wait_s:
-            raise DeviceError(f"the cluster has no worker for this session after {wait_s:g} s: {told}")
+            raise DeviceError(f"the cluster has no worker for this session after {wait_s:g} s: {reasons}")
 
 
 class WorkerRequirements(msgspec.Struct, frozen=True):
@@ -275,19 +278,23 @@ def requirements_of(
     """
     joined = list(joined)
     versions = Counter(worker.environment.tvm for worker in joined if worker.environment.tvm is not None)
-    wanted = WorkerRequirements(hardware, threads, code_digest(), environment().tvm or _most_common(versions), None)
+    requirements = WorkerRequirements(
+        hardware, threads, code_digest(), environment().tvm or _most_common(versions), None
+    )
     if hardware.kind == "cpu":
-        cpus = Counter(worker.environment.cpu for worker in _filter(joined, wanted) if worker.device is not None)
-        wanted = msgspec.structs.replace(wanted, cpu=hardware.model if hardware.model in cpus else _most_common(cpus))
+        cpus = Counter(worker.environment.cpu for worker in _filter(joined, requirements) if worker.device is not None)
+        requirements = msgspec.structs.replace(
+            requirements, cpu=hardware.model if hardware.model in cpus else _most_common(cpus)
+        )
     peak = _calibrated_peak(hardware)
     if peak is None:
-        peaks = [worker.peak_flop_per_s for worker in _filter(joined, wanted) if worker.peak_flop_per_s]
+        peaks = [worker.peak_flop_per_s for worker in _filter(joined, requirements) if worker.peak_flop_per_s]
         peak = statistics.median(peaks) if peaks else None
-    return msgspec.structs.replace(wanted, peak_flop_per_s=peak)
+    return msgspec.structs.replace(requirements, peak_flop_per_s=peak)
 
 
-def _filter(joined: list[WorkerDescription], wanted: WorkerRequirements) -> list[WorkerDescription]:
-    return [worker for worker in joined if refusal(worker, wanted) is None]
+def _filter(joined: list[WorkerDescription], requirements: WorkerRequirements) -> list[WorkerDescription]:
+    return [worker for worker in joined if refusal(worker, requirements) is None]
 
 
 def _most_common(words: Counter[str]) -> str | None:
@@ -299,35 +306,35 @@ def _calibrated_peak(hardware: CpuSpec | GpuSpec) -> float | None:
     return hardware.multiply_add_flop_per_s if CALIBRATED in hardware.compute.source else None
 
 
-def refusal(worker: WorkerDescription, wanted: WorkerRequirements) -> str | None:
+def refusal(worker: WorkerDescription, requirements: WorkerRequirements) -> str | None:
     """Return the reason in one line why a session refuses a worker, or None if it accepts it."""
     theirs, session_version = worker.environment.anatune, environment().anatune
     if theirs != session_version:
         return f"it has anatune {theirs}, the session has {session_version}; install the same version"
-    if worker.code != wanted.code:
-        return f"it has other sources ({worker.code}, the session has {wanted.code}); install the same version"
-    if worker.environment.tvm not in (None, wanted.tvm):
-        return f"it has TVM {worker.environment.tvm}, expected {wanted.tvm}; install the same version"
+    if worker.code != requirements.code:
+        return f"it has other sources ({worker.code}, the session has {requirements.code}); install the same version"
+    if worker.environment.tvm not in (None, requirements.tvm):
+        return f"it has TVM {worker.environment.tvm}, expected {requirements.tvm}; install the same version"
     if worker.device is None:
         return None if worker.builders else "it has neither a device nor builders"
-    differs = difference(wanted.hardware, worker.device)
+    differs = difference(requirements.hardware, worker.device)
     if differs is not None:
         return f"it has {differs[1]}, the session tunes for {differs[0]}"
-    if worker.device.kind == "cpu" and wanted.hardware.kind == "cpu":
-        if worker.environment.cpu != (wanted.cpu or worker.environment.cpu):
-            return f"it has {worker.environment.cpu}, the session measures on {wanted.cpu}"
+    if worker.device.kind == "cpu" and requirements.hardware.kind == "cpu":
+        if worker.environment.cpu != (requirements.cpu or worker.environment.cpu):
+            return f"it has {worker.environment.cpu}, the session measures on {requirements.cpu}"
         cores = min(worker.device.compute.num_cores, worker.environment.cores)
-        if cores < wanted.threads:
-            return f"it has {cores} cores, but kernels of the session run with {wanted.threads} threads"
-        missing = sorted(set(worker.device.hidden_features or ()) - set(wanted.hardware.hidden_features or ()))
+        if cores < requirements.threads:
+            return f"it has {cores} cores, but kernels of the session run with {requirements.threads} threads"
+        missing = sorted(set(worker.device.hidden_features or ()) - set(requirements.hardware.hidden_features or ()))
         if missing:
-            return f"it does not have {', '.join(missing)}, which the session's {wanted.hardware.name} has"
-    if wanted.peak_flop_per_s is not None and worker.peak_flop_per_s is not None:
-        share = worker.peak_flop_per_s / wanted.peak_flop_per_s
-        most = MOST_OFF[wanted.hardware.kind]
+            return f"it does not have {', '.join(missing)}, which the session's {requirements.hardware.name} has"
+    if requirements.peak_flop_per_s is not None and worker.peak_flop_per_s is not None:
+        share = worker.peak_flop_per_s / requirements.peak_flop_per_s
+        most = MOST_OFF[requirements.hardware.kind]
         if not 1.0 / most <= share <= most:
             return (
                 f"its multiply-adds reach {worker.peak_flop_per_s / 1e9:.1f} GFLOP/s, {share:.0%} of the expected "
-                f"{wanted.peak_flop_per_s / 1e9:.1f}; restart it when its machine is idle"
+                f"{requirements.peak_flop_per_s / 1e9:.1f}; restart it when its machine is idle"
             )
     return None

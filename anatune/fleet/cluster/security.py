@@ -217,7 +217,7 @@ def connect(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_
 
 
 def scheduler_identity(address: object, tls: object = None, *, timeout_s: float = _TIMEOUT_S) -> Identity:
-    """Return the identity of a scheduler with its workers in Dask's form; parameters and errors as in `connect`."""
+    """Return the identity of a scheduler with its workers in Dask's form. See `connect` for parameters and errors."""
     return _identify_scheduler(address, tls, timeout_s)[2]
 
 
@@ -328,9 +328,9 @@ def _ask_identity(url: str, arguments: dict[str, object], tls: object, timeout_s
         comm = await comms.connect(url, timeout=timeout_s, **arguments)
         try:
             await comm.write({"op": "identity", "reply": True})
-            said: Identity = await comm.read()
-            said["type"]  # an answer without it is not from a Dask server
-            return said
+            reply: Identity = await comm.read()
+            reply["type"]  # an answer without it is not from a Dask server
+            return reply
         finally:
             comm.abort()
 

@@ -70,16 +70,16 @@ def cluster_status(address: object, tls: object = None) -> ClusterStatus:
     workers = {place: (told, read_worker_description(told)) for place, told in identity["workers"].items()}
     descriptions = [description for _, description in workers.values() if description is not None]
     statuses = []
-    for place, (worker_data, description) in workers.items():
+    for url, (worker_data, description) in workers.items():
         if description is None:
             why = "it is not an anatune worker of this version; start it with `anatune worker`"
-            statuses.append(WorkerStatus(str(worker_data.get("name", place)), str(place), "foreign", why))
+            statuses.append(WorkerStatus(str(worker_data.get("name", url)), str(url), "foreign", why))
             continue
         why, standing = _refusal(description, descriptions) or "", read_standing(worker_data)
         statuses.append(
             WorkerStatus(
                 description.name,
-                str(place),
+                str(url),
                 "refused" if why else "ready",
                 why,
                 "" if description.device is None else description.words,

@@ -103,9 +103,9 @@ def _find_device(named: str, backend: str | None) -> Device:
     if not gpus:
         raise DeviceError(f"{named}: {why}; use --build-only on a machine without GPU")
     places = [int(number[1] or 0)] if number else [*range(len(gpus))]
-    for place in places:
-        if place < len(gpus) and (spec is None or difference(spec, gpus[place]) is None):
-            return Device(spec or gpus[place], {"device": place, "backend": backend})
+    for index_of_gpu in places:
+        if index_of_gpu < len(gpus) and (spec is None or difference(spec, gpus[index_of_gpu]) is None):
+            return Device(spec or gpus[index_of_gpu], {"device": index_of_gpu, "backend": backend})
     present = ", ".join(f"host_gpu{index or ''} ({gpu.model})" for index, gpu in enumerate(gpus))
     raise DeviceError(f"{named} is not a GPU of this machine, which has {present}")
 

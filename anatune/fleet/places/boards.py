@@ -10,7 +10,7 @@ from anatune.arguments import quote
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
-from anatune.fleet.boards.description import BoardDescription, ask_board, other_device
+from anatune.fleet.boards.description import BoardDescription, ask_board, explain_difference
 from anatune.fleet.boards.measurer import BoardMeasurer
 from anatune.fleet.boards.tracker import checked_key, open_warning, tracker_of
 from anatune.measure.named_hardware import HardwareLike
@@ -66,7 +66,7 @@ class BoardPlace(Place):
         if hardware.kind != "cpu":
             raise DeviceError(f"{hardware.name} is not a CPU, and only CPUs of boards can be measured; use --hw host")
         board = self._board
-        if why := other_device(hardware, board.hardware):
+        if why := explain_difference(hardware, board.hardware):
             raise DeviceError(
                 f"{hardware.name} does not describe board {board.name}: {why}; use --hw host, or write a spec with "
                 "anatune hw detect --tracker"

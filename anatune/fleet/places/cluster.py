@@ -71,7 +71,7 @@ class ClusterPlace(Place):
     ----------
     client : distributed.Client
         The client of the scheduler.
-    own : bool
+    owns_client : bool
         Whether `close` closes the client.
     wait_s : float
         The seconds to wait for the first worker.
@@ -95,10 +95,10 @@ class ClusterPlace(Place):
             raise self._no_worker_error(f"{named} means", kind)
         kinds = _group_by_device(workers)
         if len(kinds) > 1:
-            told = "; ".join(f"{alike[0].words} ({', '.join(worker.name for worker in alike)})" for alike in kinds)
+            groups = "; ".join(f"{alike[0].words} ({', '.join(worker.name for worker in alike)})" for alike in kinds)
             raise DeviceError(
                 f"{named} means the {kind.upper()} of the cluster's workers, which have {len(kinds)} different ones: "
-                f"{told}; name the spec of the one to tune for, or stop the other workers"
+                f"{groups}; name the spec of the one to tune for, or stop the other workers"
             )
         device = workers[0].device
         assert device is not None

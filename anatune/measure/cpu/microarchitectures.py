@@ -64,7 +64,7 @@ class Micro(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     """The value of LLVM's -mcpu."""
     features: frozenset[str]
     """x86: the features of that name in LLVM that matter to generated code: those that LLVM uses by itself (as
-    `codegen.cpu.export.features`), and AMX. Others need intrinsics that anatune does not use, or do nothing if they are
+    `codegen.cpu.features`), and AMX. Others need intrinsics that anatune does not use, or do nothing if they are
     not offered (PREFETCHW). Linux has no flag for AMX products of float16. Source: LLVM 22, X86TargetParser.cpp and
     X86.td; a test compares with the LLVM of TVM."""
     isa: Literal["avx512", "avx2", "avx", "sse", "neon", "sve"]

@@ -167,7 +167,7 @@ def plan_families(
 
     Parameters
     ----------
-    applying : sequence of str
+    applicable : sequence of str
         Names of the templates that plans for single extents rank; those without a family are listed as left out.
 
     Raises

@@ -76,7 +76,7 @@ class InferenceSession:
     Raises
     ------
     WorkloadError
-        The model is no ONNX model, or has operators that cannot be read.
+        The model is not an ONNX model, or has operators that cannot be read.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Backend(_base.Backend):  # type: ignore[misc,name-defined]
     def prepare(
         cls, model: onnx.ModelProto, device: str = "CPU", *, threads: int | None = None, **kwargs: object
     ) -> Prepared:
-        """Return a model that can run; errors as `InferenceSession`. Other options are ignored."""
+        """Return a model that can run. Raises the errors of `InferenceSession`. Other options are ignored."""
         if not cls.supports_device(device):
             raise WorkloadError(f"the device is {device}, but the backend runs on CPU only")
         return Prepared(InferenceSession(model, threads=threads))
@@ -235,7 +235,7 @@ def _model_of(source: str | Path | bytes | onnx.ModelProto) -> onnx.ModelProto:
     try:
         model = onnx.load_from_string(source) if isinstance(source, bytes) else source
     except Exception as error:
-        raise WorkloadError(f"the {len(source)} bytes are no ONNX model ({error})") from error
+        raise WorkloadError(f"the {len(source)} bytes are not an ONNX model ({error})") from error
     sort_nodes(model.graph)
     return model
 

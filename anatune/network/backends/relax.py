@@ -31,7 +31,7 @@ __all__ = ["pipeline", "target"]
 
 
 def target(hw: HardwareLike = "host", threads: int | None = None) -> tvm.target.Target:
-    """Return the TVM target to build for; parameters and errors as `pipeline`."""
+    """Return the TVM target to build for. Parameters and errors are those of `pipeline`."""
     return CpuTarget(require_cpu(hw), CompileRequest(threads=threads)).target
 
 

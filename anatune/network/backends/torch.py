@@ -97,7 +97,7 @@ class _CompiledSubGraph:
     weights : tuple of weakref.ref
         The weights of its last run.
     key : tuple
-        What it was compiled for: indices of constants, numbers, and the contents of weights, see `_SubGraph._make_key`.
+        Its key: indices of constants, numbers, and the contents of weights, see `_SubGraph._make_key`.
     call : callable
     takes : callable
         Returns whether it was compiled for the sizes of given inputs.
@@ -232,7 +232,7 @@ class _SubGraph:
     def _make_call(
         self, module: fx.GraphModule, constants: Mapping[int, TorchTensor], inputs: tuple[TorchTensor, ...]
     ) -> tuple[CompiledModel | Call, object]:
-        """Return a function that computes a sub-graph, and its result if it was run; errors as `_compile_new`."""
+        """Return a function that computes a sub-graph, and its result if it was run. Errors: as `_compile_new`."""
         axes, sizes = find_varying_sizes(self._torch, module, constants)
         numbers = {place: float(constants[place]) for place in self._numbers}
         graph = bind_constants(self._torch, replace_numbers(self._torch, module, numbers), constants, sizes)
@@ -265,7 +265,7 @@ class _SubGraph:
         return parts.run, parts.pieces
 
     def _compile_model(self, model: nn.Module | ExportedProgram, inputs: tuple[TorchTensor, ...]) -> CompiledModel:
-        """Compile a program or module; errors as `_compile_new`."""
+        """Compile a program or module. Raises the errors of `_compile_new`."""
         compiled = session.compile(model, inputs, **self._settings)
         if not compiled.summary.kernels:
             raise WorkloadError("it has no convolution and no matrix product, so there is nothing to gain")

@@ -224,7 +224,7 @@ class VaryingSizes(NamedTuple):
     Attributes
     ----------
     axes : tuple of tuple of int
-        Axes that vary, for each tensor among the arguments that are no constants, in order.
+        Axes that vary, for each tensor among the arguments that are not constants, in order.
     sizes : dict of int to (int, int)
         Index of an argument that is a size -> index of the tensor that has it, and the axis.
     """
@@ -239,7 +239,7 @@ def find_varying_sizes(torch: ModuleType, module: fx.GraphModule, constants: Con
     Raises
     ------
     WorkloadError
-        An argument is a number that is no tensor's size.
+        An argument is a number that is not a tensor's size.
     """
     given = [node.meta.get("example_value") for node in module.graph.nodes if node.op == "placeholder"]
     tensors = [one for place, one in enumerate(given) if place not in constants and isinstance(one, torch.Tensor)]
@@ -357,7 +357,7 @@ def _make_block_module(
 
 
 def _collect_weights(program: ExportedProgram) -> dict[str, tuple[str, TorchTensor]]:
-    """Return the tensors of a program that are no inputs, as placeholder name -> (target, tensor), in order.
+    """Return the tensors of a program that are not inputs, as placeholder name -> (target, tensor), in order.
 
     A token is an empty tensor, which PyTorch passes from one check of linear algebra to the next.
     """

@@ -1,9 +1,8 @@
 """Restore the memory layout of a sub-graph's outputs: views of inputs and of each other, with the expected strides.
 
 PyTorch's compiler passes sub-graphs with views and in-place writes, and relies on the layouts that it traced: which
-results share memory, and their strides. A compiled model returns values only. Therefore a changed sub-graph is compiled
-that returns the content of each piece of memory that outputs are in; the outputs are views of these pieces and of
-inputs.
+results share memory, and their strides. A compiled model returns values only. Therefore another sub-graph is compiled:
+it returns each piece of memory that holds outputs. The outputs are views of these pieces and of inputs.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ _WRITES = re.compile("setitem|i(add|sub|mul|truediv|floordiv|mod|pow|and|or|xor|
 """Names of operators that write into their first argument."""
 _MOST_SIZES = 256
 """Most sets of sizes that layouts are stored for."""
-_Read: TypeAlias = "Callable[[Sequence[TorchArgument]], int]"
+_SizeReader: TypeAlias = "Callable[[Sequence[TorchArgument]], int]"
 
 
 class _TensorLayout(NamedTuple):
@@ -84,7 +83,7 @@ class SubGraphOutputs:
     Raises
     ------
     WorkloadError
-        An output is no view of such a piece: PyTorch has to run the sub-graph.
+        An output is not a view of such a piece, so PyTorch has to run the sub-graph.
     """
 
     def __init__(self, torch: ModuleType, module: fx.GraphModule) -> None:
@@ -100,7 +99,7 @@ class SubGraphOutputs:
         values = [self._values[node] if isinstance(node, torch.fx.Node) else node for node in returned]
         self._sources = []
         for index, (node, value) in enumerate(zip(returned, values, strict=True)):
-            first = next(place for place, other in enumerate(values) if other is value)
+            first = next(i for i, other in enumerate(values) if other is value)
             is_again = first < index and isinstance(value, torch.Tensor)
             self._sources.append(_OutputSource("again", first) if is_again else self._find_source(node, value))
         if not self._pieces:
@@ -143,7 +142,7 @@ class SubGraphOutputs:
                     raise WorkloadError(f"{name} writes into an argument in place, expected one that returns values")
 
     def _values_of_nodes(self) -> tuple[dict[fx.Node, TorchTensor], dict[int, TorchTensor | None]]:
-        """Return the example value of each node, and storages of supposed copies that are none, with their sources.
+        """Return the example value of each node, and (storage of a false copy -> the source whose memory it shares).
 
         PyTorch's compiler treats a dropout that drops nothing as a copy, but it returns its input.
         """
@@ -163,7 +162,7 @@ class SubGraphOutputs:
         return values, copies
 
     def _find_memory(self, value: TorchTensor) -> tuple[int, TorchSize]:
-        """Return the storage of a result and its offset there; errors as the class."""
+        """Return the storage of a result and its offset there. Raises WorkloadError as the class does."""
         storage, offset = _storage(value), value.storage_offset()
         while storage in self._copies:
             source = self._copies[storage]
@@ -172,11 +171,11 @@ class SubGraphOutputs:
             storage, offset = _storage(source), offset + source.storage_offset()
         return storage, offset
 
-    def _sizes_of_arguments(self) -> dict[sympy.Symbol, _Read]:
+    def _sizes_of_arguments(self) -> dict[sympy.Symbol, _SizeReader]:
         """Return a function for each symbol that reads its value from the sizes and strides of arguments."""
-        readers: dict[sympy.Symbol, _Read] = {}
+        readers: dict[sympy.Symbol, _SizeReader] = {}
 
-        def note(number: TorchSize, read: _Read) -> None:
+        def note(number: TorchSize, read: _SizeReader) -> None:
             expression = _expression(number)
             if getattr(expression, "is_symbol", False):
                 readers.setdefault(expression, read)
@@ -191,7 +190,7 @@ class SubGraphOutputs:
         return readers
 
     def _find_source(self, node: fx.Node, value: TorchTensor) -> _OutputSource:
-        """Return the source of an output; errors as the class."""
+        """Return the source of an output. Raises WorkloadError as the class does."""
         torch = self._torch
         if value is None and isinstance(node, torch.fx.Node):
             raise WorkloadError(f"it returns {quote(node)} of unknown type, expected tensors and sizes")
@@ -255,7 +254,7 @@ class SubGraphOutputs:
         return tuple(order) if is_whole and is_true(value.storage_offset() == 0) else None
 
     def _check_number(self, number: TorchSize) -> int | sympy.Expr:
-        """Return a number, or the expression of sizes that it is; errors as the class."""
+        """Return a number, or the expression of sizes that it is. Raises WorkloadError as the class does."""
         expression = _expression(number)
         if not getattr(expression, "free_symbols", set()) <= self._sizes.keys():
             raise WorkloadError(f"it returns a size that depends on values ({number}), expected sizes of its inputs")
@@ -310,7 +309,7 @@ def _storage(value: TorchTensor) -> int:
 
 
 def _expression(number: TorchSize) -> int | sympy.Expr:
-    """Return the expression of a size that varies; other numbers are returned as they are."""
+    """Return the expression of a size that varies; other numbers are returned unchanged."""
     expression = number.node.expr if hasattr(number, "node") else number
     return int(expression) if getattr(expression, "is_Integer", False) else expression
 

@@ -54,7 +54,7 @@ class WeightDigests:
         self._arrays: dict[int, tuple[int, int, Array | None]] = {}
 
     def digest(self, tensors: Sequence[TorchTensor]) -> int:
-        """Return a digest of what tensors hold; they may be subclasses that hold others, and on any device."""
+        """Return a digest of the contents of tensors on any device, which may be subclasses that hold tensors."""
         state = np.zeros(1, np.uint64)
         for index, tensor in enumerate(self._parts(tensors)):
             address, count = tensor.data_ptr(), tensor.numel()
@@ -89,7 +89,7 @@ class WeightDigests:
         return np.frombuffer(memory, np.uint8)
 
     def _copy(self, tensor: TorchTensor) -> Array:
-        """Return bytes that say what a tensor holds that does not lie in this memory in one piece."""
+        """Return the bytes of a tensor's contents that do not lie in this memory in one piece."""
         whole = tensor.detach().contiguous().reshape(-1).view(self._torch.uint8)
         if tensor.device.type == "cpu":
             array: Array = whole.numpy()

@@ -20,7 +20,7 @@ __all__ = ["run_model"]
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run: its inputs, and what is printed."""
+    """Options of a run: its inputs and its output."""
 
     inputs: Annotated[
         list[Path] | None,

@@ -104,7 +104,7 @@ def plan_attentions(
         The graph after `graph.passes.order.CPU_KERNELS`.
     hardware : CpuSpec
         The CPU with the cores that kernels may use.
-    decided : list of bool, optional
+    decisions : list of bool, optional
         Filled with one value for each attention in order: whether it becomes a kernel.
     is_open : bool
         Whether sizes of the graph vary. Every attention is then a kernel, because its parts would have no schedules.
@@ -173,7 +173,7 @@ class _AttentionChoice(NamedTuple):
 
 
 class _AttentionPlanner:
-    """Predicts attentions on one CPU; it keeps what it has planned."""
+    """Predicts attentions on one CPU, and stores its plans."""
 
     def __init__(self, hardware: CpuSpec) -> None:
         self.hardware, self.core = hardware, hardware.with_threads(1)

@@ -120,7 +120,7 @@ def _check(
     compiled: CompiledModel, source: ImportedModel, blame: Blame, sizes: Mapping[str, int], allowed: float, *,
     rounds: bool,
 ) -> Check:  # fmt: skip
-    """Return the largest error of a model's outputs at some sizes; errors as `compare_outputs`."""
+    """Return the largest error of a model's outputs at some sizes. Raises the errors of `compare_outputs`."""
     assert source.reference is not None
     held = draw_state(compiled.summary, sizes)
     if held:
@@ -259,7 +259,7 @@ def compare_outputs(
         Returns words that say what is wrong, for the message.
     allowed : float
         Error that the arithmetic explains.
-    rounded : callable, optional
+    estimate_rounding : callable, optional
         Returns the tolerance of floating-point results that are computed from rounded ones.
 
     Raises
@@ -362,7 +362,7 @@ class FaultSearch:
         return f"without passes and planned kernels the model differs by {worst:.3g}, too: the reader or TVM is wrong"
 
     def _run_graph(self, graph: Graph, kernels: Mapping[Node, ModelKernel], inputs: Sequence[Array]) -> list[Array]:
-        """Build a graph, run it and return its outputs; errors as `compiling.session.compile`."""
+        """Build a graph, run it and return its outputs. Raises the errors of `compiling.session.compile`."""
         model = write_model(graph, kernels)
         library = build_library(model, self.target, self.threads)
         memory, places = pack_weights(model.weights, self.target)

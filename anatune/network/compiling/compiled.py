@@ -214,7 +214,7 @@ class CompiledModel:
         return shapes == [shape_at(one, sizes) for one in self.summary.inputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a function that calls the model on `inputs`, for timing; it keeps the state. Errors as a call."""
+        """Return a function that calls the model on `inputs`, for timing; it keeps the state. Errors: as a call."""
         return functools.partial(self._machine.run, *self._arguments_on_copy(inputs))
 
     def random_inputs(self, seed: int = 0, sizes: Mapping[str, int] | None = None) -> list[Array]:
@@ -268,7 +268,7 @@ class CompiledModel:
         return {"runs": runs, "median_s": float(np.median(times)), "least_s": min(times), "most_s": max(times)}
 
     def report(self, *, measure: bool = False) -> str:
-        """Return a table of the kernels: predicted time, binding resource, share, layout; and what is left to TVM.
+        """Return a table of the kernels: predicted time, binding resource, share, layout; and TVM's operators.
 
         Parameters
         ----------
@@ -401,7 +401,7 @@ def draw_inputs(inputs: Sequence[TensorSummary], seed: int, sizes: Mapping[str, 
 
 
 def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Array]:
-    """Return random arrays for a state; errors as `CompiledModel.random_inputs`.
+    """Return random arrays for a state. Raises the errors of `CompiledModel.random_inputs`.
 
     Sizes that are not given are those that the model was planned for; tensors that grow are empty.
     """
@@ -418,7 +418,7 @@ def _type_text(tensor: TensorSummary) -> str:
 
 
 def _to_array(value: object, summary: TensorSummary) -> Array:
-    """Return an input as an array; errors as `_check_input`."""
+    """Return an input as an array. Raises the errors of `_check_input`."""
     torch = sys.modules.get("torch")
     array = value
     if torch is not None and isinstance(value, torch.Tensor):

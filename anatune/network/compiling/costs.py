@@ -1,4 +1,4 @@
-"""Estimate what compiling a model costs before it is planned, from the costs of earlier models on this machine."""
+"""Estimate the cost of compiling a model before it is planned, from the costs of earlier models on this machine."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def estimate_model(
     products : int
         Number of its convolutions and matrix products.
     request : CompileRequest
-        Number of trials, their place, and what may end them early.
+        Number of trials, their place, and the limits that may end them early.
     is_checked : bool
         Whether outputs are compared with the original's.
     earlier : sequence of ModelCost
@@ -210,14 +210,20 @@ class ModelCosts:
 
     def store(self, trials: int) -> None:
         """Store the cost of the model, for which `trials` trials were made."""
-        told, spent = self._estimate, self._spent
+        prior, spent = self._estimate, self._spent
         total_s = sum(spent.values())
-        if not told or not told.seconds or not told.products or trials != told.trials or not 0.0 < total_s < math.inf:
+        if (
+            not prior
+            or not prior.seconds
+            or not prior.products
+            or trials != prior.trials
+            or not 0.0 < total_s < math.inf
+        ):
             return  # the estimate was for other work; a model without products tells nothing about others
-        if told.compile_s:
+        if prior.compile_s:
             return  # later models load the compiled code
         cost = ModelCost(
-            told.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
-            self._times["build"], total_s, told.seconds,
+            prior.products, trials, spent["plan"], spent["build"], spent["check"], spent["tune"],
+            self._times["build"], total_s, prior.seconds,
         )  # fmt: skip
         self._history.add(self._key, cost)

@@ -1,4 +1,4 @@
-"""Models that onnxruntime runs in part: compiled parts and the nodes that anatune cannot compile take turns."""
+"""Models of which onnxruntime runs the nodes that anatune cannot compile, between the compiled parts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Compile = Callable[[ImportedModel, CompileRequest], CompiledModel]
 
 
 class NothingCompiledError(WorkloadError):
-    """No node of a model can be compiled: run the model by onnxruntime itself."""
+    """No node of a model can be compiled: run the model with onnxruntime itself."""
 
 
 def make_whole_runner(model: onnx.ModelProto, reads: Sequence[str], threads: int | None) -> Callable[..., list[object]]:
@@ -101,7 +101,7 @@ class DividedModel(CompiledModel):
         self.summary = _merge_summaries(division, [one.summary for one in engines if isinstance(one, CompiledModel)])
 
     def __call__(self, *inputs: object) -> Any:
-        """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
+        """Return the model's output, or a tuple of them, for `inputs`. Raises the errors of `CompiledModel`."""
         return self._convert_outputs(self._run(self._input_arrays(inputs)[0]), lambda one: one, inputs)
 
     def _run(
@@ -114,12 +114,12 @@ class DividedModel(CompiledModel):
             if before_part is not None:
                 before_part(index, engine, inputs)
             results = engine(*inputs)
-            is_one = isinstance(engine, CompiledModel) and not engine.summary.is_tuple
-            values.update(zip(part.makes, [results] if is_one else results, strict=True))
+            is_single = isinstance(engine, CompiledModel) and not engine.summary.is_tuple
+            values.update(zip(part.makes, [results] if is_single else results, strict=True))
         return [values[one.name] for one in self.summary.outputs]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a function that calls the model on `inputs`, for timing; errors as a call."""
+        """Return a function that calls the model on `inputs`, for timing. Raises the errors of a call."""
         return functools.partial(self._run, self._input_arrays(inputs)[0])
 
     def profile(self, *inputs: object, repeats: int = 10) -> dict[str, float]:
@@ -210,10 +210,10 @@ def compile_parts(
 
     Parameters
     ----------
-    source : Imported
+    source : ImportedModel
         A model that was read from ONNX.
     compile_part : callable
-        Compiles one part; errors as `anatune.compile`. onnxruntime also runs the parts that it refuses.
+        Compiles one part. Raises the errors of `anatune.compile`. onnxruntime also runs the parts that it refuses.
 
     Raises
     ------
@@ -226,7 +226,7 @@ def compile_parts(
     """
     if source.onnx is None:
         raise WorkloadError(
-            f"compile: {source.name} is no ONNX model, which fallback needs; for a PyTorch model use "
+            f"compile: {source.name} is not an ONNX model, which fallback needs; for a PyTorch model use "
             'torch.compile(model, backend="anatune"), which leaves operators to PyTorch'
         )
     parts = divide(*source.onnx, source.name, functools.partial(_output_types, threads=threads))

@@ -174,7 +174,7 @@ def read(path: Path, *, mapped: bool = True) -> tuple[list[SavedModel], list[byt
 
 
 def _read_part(path: Path, compiled: _CompiledPart, *, mapped: bool) -> SavedModel:
-    """Return a compiled part of a folder; errors as `read`."""
+    """Return a compiled part of a folder. Raises the errors of `read`."""
     summary = compiled.model
     check_processor(path, summary)
     library, weights = (path / name for name in compiled.names)

@@ -1,7 +1,7 @@
 """Cache whole compiled models on disk, so that the same file is not compiled the same way again.
 
 The key of an entry has all that the model depends on: the file and its weights, the sizes of example inputs, the
-device, the options, the sources of this package, the compilers and the processor. Models that are no files, and models
+device, the options, the sources of this package, the compilers and the processor. Models that are not files, and models
 whose kernels are measured, are not cached here; their plans and kernels are (`compiling.plan_cache`,
 `network.relax.objects`).
 """
@@ -130,7 +130,7 @@ def _settings(hardware: HardwareSpec, request: CompileRequest) -> bytes:
     Raises
     ------
     SpaceError
-        The device does not have so many threads.
+        The device has fewer threads.
     """
     request_fields = [choose_threads(hardware, request.threads), request.accuracy, request.check, request.precision]
     machine = [platform.machine(), sys.version, processor_flags()]
@@ -139,12 +139,12 @@ def _settings(hardware: HardwareSpec, request: CompileRequest) -> bytes:
 
 
 def _inputs(example_inputs: object) -> Iterator[bytes]:
-    """Yield what a model depends on of example inputs: sizes, and the values of integers, which may be ids.
+    """Yield the parts of example inputs that a model depends on: sizes, and values of integers, which may be ids.
 
     Raises
     ------
     TypeError, ValueError
-        They are no arrays.
+        They are not arrays.
     """
     listed = () if example_inputs is None else example_inputs
     for given in listed if isinstance(listed, tuple | list) else (listed,):

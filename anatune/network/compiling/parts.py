@@ -88,7 +88,7 @@ def kernel_summary(kernel: PlannedKernel, facts: CompilerFacts | None = None) ->
     Parameters
     ----------
     facts : CompilerFacts, optional
-        What the compiler of a GPU's kernels reported.
+        The report of the compiler of a GPU's kernels.
     """
     workload, varies = kernel.workload, ""
     if kernel.span is not None:
@@ -132,7 +132,7 @@ def attention_summary(attention: PlannedAttention) -> KernelSummary:
 
 
 def operators_of(graph: Graph, covered: Container[Node], hardware: HardwareSpec) -> tuple[OperatorSummary, ...]:
-    """Return the operators without a kernel of anatune's, the most frequent first; without reshapes: they copy nothing.
+    """Return the operators without a kernel of anatune, the most frequent first, without reshapes, which copy nothing.
 
     Parameters
     ----------

@@ -96,7 +96,7 @@ class ProductPlanner:
     hardware : CpuSpec
         The CPU with the cores that kernels may use.
     accuracy : str
-    kept : PlanCache, optional
+    cache : PlanCache, optional
         Plans of earlier models on this CPU; None plans everything anew.
 
     Attributes
@@ -230,8 +230,8 @@ class ProductPlanner:
         if axis == "i":
             choices = [(0.0, one) for one in self._default_choices(workload, constants, axis)]
         else:
-            plain = self._default_choices(make_ranged_workload(workload, axis, (1,)).largest, constants)
-            choices = [(self.predict(one, constants).time_s * extent, one) for one in plain]
+            schedules = self._default_choices(make_ranged_workload(workload, axis, (1,)).largest, constants)
+            choices = [(self.predict(one, constants).time_s * extent, one) for one in schedules]
             choices += self._best_transform(workload, constants)
         if not choices:
             raise SpaceError(

@@ -214,7 +214,7 @@ class ModelSource(msgspec.Struct, frozen=True):
     state: str | Mapping[str, str] | None = None
 
     def read(self) -> ImportedModel:
-        """Import the model; errors as `relax.frontends.import_model`."""
+        """Import the model. Raises the errors of `relax.frontends.import_model`."""
         from anatune.network.relax.frontends import import_model  # late: a model from the cache is not imported
 
         return import_model(self.model, self.example_inputs, self.sizes, self.dynamic_shapes, self.state)

@@ -177,7 +177,7 @@ def compile(
 
 @compile_in_turn
 def compile_source(model_source: ModelSource, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
-    """Return a model compiled for a device, from the cache if an equal call compiled it; errors as `compile`."""
+    """Return a model compiled for a device, from the cache if an equal call compiled it. Errors: as `compile`."""
     if request.precision == "int8":
         return _compile_int8(model_source.read(), device, request)
     if request.fallback is not None:
@@ -216,7 +216,7 @@ def compile_with_fallback(source: ImportedModel, target: ModelTarget) -> Compile
 
 
 def _compile_for_target(source: ImportedModel, target: ModelTarget) -> CompiledModel:
-    """Return an imported model planned, tuned, built and checked for one target; errors as `compile`."""
+    """Return an imported model planned, tuned, built and checked for one target. Raises the errors of `compile`."""
     from anatune.network.compiling.costs import ModelCosts
 
     if target.reads_float32:
@@ -272,7 +272,7 @@ class ModelPlan:
 
 
 def plan(source: ImportedModel, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
-    """Return a model's plan: its graph after all passes, layouts and first choices of kernels; errors as `compile`."""
+    """Return a model's plan: its graph after all passes, layouts and first choices of kernels. Errors: as `compile`."""
     from anatune.network.compiling.sizes.varying import environments
     from anatune.network.compiling.targets.planned import plan_model
 
@@ -285,7 +285,7 @@ def plan(source: ImportedModel, target: ModelTarget, costs: ModelCosts) -> Model
 
 
 def tune(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelPlan:
-    """Return a plan with the best measured kernels, unchanged if the target measures none; errors as `compile`."""
+    """Return a plan with the best measured kernels, unchanged if the target measures none. Errors: as `compile`."""
     if not target.measures:
         return decisions
     with costs.time_stage("tune"):
@@ -294,7 +294,7 @@ def tune(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelP
 
 
 def build(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> ModelBuild:
-    """Build the planned and the measured kernels and return the faster model; errors as `compile`."""
+    """Build the planned and the measured kernels and return the faster model. Raises the errors of `compile`."""
     retuned, latency_summary = decisions.tuned_model, None
     with costs.time_stage("build"):
         built = target.build(decisions.planned, forget=retuned is None)
@@ -315,7 +315,7 @@ def build(decisions: ModelPlan, target: ModelTarget, costs: ModelCosts) -> Model
 
 
 def _compile_int8(source: ImportedModel, device: HardwareSpec, request: CompileRequest) -> CompiledModel:
-    """Return a float32 model compiled with 8-bit integers; errors as `compile`."""
+    """Return a float32 model compiled with 8-bit integers. Raises the errors of `compile`."""
     from anatune.network.compiling.costs import ModelCosts
     from anatune.network.compiling.precision.quantising import output_error, quantise_model
     from anatune.network.compiling.sizes.varying import environments, varying_ranges
@@ -356,7 +356,7 @@ def _compile_int8(source: ImportedModel, device: HardwareSpec, request: CompileR
 
 
 def _compile_in_parts(source: ImportedModel, device: HardwareSpec, target: ModelTarget) -> CompiledModel | None:
-    """Return a model in which onnxruntime runs the unreadable nodes; None if all can be read. Errors as `compile`."""
+    """Return a model in which onnxruntime runs the unreadable nodes; None if all can be read. Errors: as `compile`."""
     from anatune.network.compiling.divided import compile_parts
 
     def compile_part(part: ImportedModel, part_request: CompileRequest) -> CompiledModel:

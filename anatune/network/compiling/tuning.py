@@ -1,7 +1,7 @@
 """Measure a model's kernels between planning and building, and divide the trials among them.
 
 Each different product is one `TuningSession` in the record store. Its kernels read their weights from the same level
-of memory as in a run of the model, because the fastest kernel in a loop of its own is often not the fastest there.
+of memory as in a run of the model, because the fastest kernel in a separate loop is often not the fastest there.
 Sessions take turns: the next trials go to the product with the most time to gain, which is its calls times the time of
 a call above its bound, over the trials it has had. A gain of single kernels may be none of the whole model: therefore
 the planned and the tuned build of the model run in turn at the end.

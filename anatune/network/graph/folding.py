@@ -1,4 +1,4 @@
-"""Operators on known values: constants, folded when a network is compiled, and float64 results for a check.
+"""Compute operators: fold constants when a network is compiled, and compute float64 results for a check.
 
 Products are not handled here: `anatune.measure.run.reference` computes them from their workloads.
 """
@@ -99,7 +99,7 @@ def _drop_shared_repeats(values: Sequence[Array]) -> tuple[list[object], int]:
 
 
 def concatenate(arrays: Sequence[Array], axis: int) -> Array:
-    """Return the concatenation of arrays, `unknown` if all of them are."""
+    """Return the concatenation of arrays, which is an unknown array (`make_unknown`) if all of them are."""
     if not all(map(is_unknown, arrays)):
         return np.concatenate(arrays, axis=axis)
     shape = list(arrays[0].shape)
@@ -145,7 +145,7 @@ def evaluate_node(node: Node, operands: Mapping[Value, Array]) -> Array | None:
     Parameters
     ----------
     operands : mapping of Value to ndarray
-        The array of each value that the node reads and that is no constant.
+        The array of each value that the node reads and that is not a constant.
     """
 
     def in_float64(argument: Argument) -> Argument:

@@ -137,7 +137,7 @@ def make_unknown(type: TensorType) -> Array:
 
 
 def is_unknown(array: Array) -> bool:
-    """Return whether an array, or the array that it is a view of, is `unknown`."""
+    """Return whether an array, or the array that it is a view of, is unknown (`make_unknown`)."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array is _UNKNOWN.get(array.dtype.name)
@@ -253,7 +253,7 @@ class Graph:
         return users
 
     def only_readers(self) -> dict[Value, Node]:
-        """Return the only reader of each value that is read exactly once and is no output."""
+        """Return the only reader of each value that is read exactly once and is not an output."""
         uses = self.uses()
         return {value: node for node in self.nodes() for value in iterate_values(node.arguments) if uses[value] == 1}
 

@@ -1,4 +1,4 @@
-"""The operators of networks: one entry holds everything that passes, folding, checks, layouts and code ask about one.
+"""The operators of networks. Each has an entry that passes, folding, checks, layouts and code generation read.
 
 An operator without an entry passes through all passes unchanged, except those that know it by name (batch norms,
 splits, dropouts), and only TVM knows what it computes. A new operator is a new entry in `_ENTRIES`. If NumPy needs more
@@ -14,14 +14,15 @@ than an expression for it, its function is in `graph.meanings`. Operators with k
     float32, zero points of the shape of the scales if attribute ``zero_points`` is set, and operands of the epilogue.
     Attributes ``bits``, ``group`` and ``rounded`` are those of the workload (`core.workload.operators.scaled`).
 ``grouped_matmul``
-    Operands: rows (rows, k), those of a group adjacent, matrices (groups, k, n), and the end of each group's rows
-    (groups,). The result is each row times the matrix of its group.
+    Operands: rows (rows, k), in which the rows of a group are adjacent; matrices (groups, k, n); the end of each
+    group's rows (groups,). The result is each row times the matrix of its group.
 ``histogram``
-    Operand: numbers (rows,). The result counts those in each of ``bins`` equal intervals between ``low`` and ``high``.
+    Operand: numbers (rows,). The result holds the number of them in each of ``bins`` equal intervals between
+    ``low`` and ``high``.
 ``anatune.experts``
     A grouped_matmul of unsorted rows, for GPUs. Operands: tokens, or with attribute ``expanded`` a row for each token
-    and choice, weights (experts, n, k), and twice the result of ``anatune.route``. Attributes ``top_k`` and
-    ``activation`` are those of the workload `grouped_matmul`.
+    and choice, weights (experts, n, k), and the result of ``anatune.route``, passed twice. Attributes ``top_k``
+    and ``activation`` are those of the workload `grouped_matmul`.
 ``anatune.route``
     Operand: the expert of each row (rows,). The result, int32, holds the end of the rows of each of ``experts``, padded
     to 16 bytes, then the indices of all rows, sorted by expert.
@@ -29,10 +30,10 @@ than an expression for it, its function is in `graph.meanings`. Operators with k
     Operands: three tensors that hold queries, keys and values, and optionally a mask (mask_rows, keys) as in the
     softmax. The result is a matrix (batch * queries, heads * value_dim). Attributes: ``batch``, ``heads``, ``queries``,
     ``keys``, ``dim``, ``value_dim``; ``scale``, ``zero_rows``, ``block`` as in the softmax; ``places``, a
-    `graph.strided.Place` of each tensor; ``visible``, the number of keys, counted from the first, that each query may
-    see, (): all; ``causal``, if sizes are unknown before run time: query q sees at most ``q + 1 + causal`` keys, None:
-    all. For matrix units (`passes.attention.replace_mask`) ``is_causal`` and ``window`` replace the mask. Keys and
-    values may then be pools of pages of ``page_size`` keys, followed by a table (batch, pages) int32, and ``counted``
+    `graph.strided.HeadLayout` of each tensor; ``visible``, the number of keys, counted from the first, that each query
+    may see, (): all; ``causal``, if sizes are unknown before run time: query q sees at most ``q + 1 + causal`` keys,
+    None: all. For matrix units (`passes.attention.replace_mask`) ``is_causal`` and ``window`` replace the mask. Keys
+    and values may be pools of pages of ``page_size`` keys, followed by a table (batch, pages) int32, and ``counted``
     may name one more operand (`core.workload.operators.attention.strided_attention`).
 ``anatune.softmax``
     Operands: data (rows, length) and optionally a mask (mask_rows, length), of which a row is added to each row of the
@@ -137,7 +138,7 @@ class Operator:
     reads_type_only : bool
         Whether only the type of its first argument matters.
     spells_activations : bool
-        Whether networks spell out activations with it.
+        Whether networks express activations by several operators of this kind.
     """
 
     name: str

@@ -105,9 +105,9 @@ def transposed_convolution(
         [_phase(r, taps[d], strides[d], dilation[d], (first[d], counts[d], sizes[d])) for r in range(strides[d])]
         for d in range(rank)
     ]
-    whole = list(itertools.product(*phases))
-    is_uniform = len({tuple(axis_phase._replace(first=0) for axis_phase in phase) for phase in whole}) == 1
-    parts = [whole] if is_uniform else [[phase] for phase in whole]
+    all_phases = list(itertools.product(*phases))
+    is_uniform = len({tuple(axis_phase._replace(first=0) for axis_phase in phase) for phase in all_phases}) == 1
+    parts = [all_phases] if is_uniform else [[phase] for phase in all_phases]
     result = concat([_convolve_phases(data, outputs_first, bias, part, counts) for part in parts], 2)
     # groups, outputs, then the positions of each dimension, with the phases between them
     result = reshape(result, (batch, groups, *strides, group_outputs, *counts))
@@ -120,16 +120,16 @@ def transposed_convolution(
     return slice_axes(result, range(2, 2 + rank), begins, [begins[d] + outputs[d] for d in range(rank)])
 
 
-def _phase(rest: int, taps: int, stride: int, dilation: int, where: tuple[int, int, int]) -> _Phase:
-    """Return the taps of the outputs ``rest mod stride``; `where`: first position, number of positions, data size."""
-    first, count, size = where
+def _phase(remainder: int, taps: int, stride: int, dilation: int, extents: tuple[int, int, int]) -> _Phase:
+    """Return the taps of the outputs ``remainder mod stride``; `extents`: first position, positions, data size."""
+    first, count, size = extents
     common = math.gcd(stride, dilation)
     step, dilated_step = stride // common, dilation // common
-    start = next((tap for tap in range(min(step, taps)) if (tap * dilation - rest) % stride == 0), None)
+    start = next((tap for tap in range(min(step, taps)) if (tap * dilation - remainder) % stride == 0), None)
     if start is None:
         return _Phase(0, 1, 0, 1, 0, 0)
     number = (taps - start + step - 1) // step
-    before = (start * dilation - rest) // stride + (number - 1) * dilated_step - first
+    before = (start * dilation - remainder) // stride + (number - 1) * dilated_step - first
     after = count + (number - 1) * dilated_step - before - size
     return _Phase(start, step, number, dilated_step, before, after)
 

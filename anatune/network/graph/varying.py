@@ -3,8 +3,8 @@
 The network is read, and goes through all passes, at a few sizes. If the graphs differ in numbers only, each number
 that differs becomes an expression of the symbols that agrees with all readings. A constant that grows becomes the
 leading part of the largest one. Every other difference means that the network is not the same at all sizes: it is
-refused. Expressions with floor division need more readings (`MoreReadingsError`): if several expressions fit that
-differ somewhere in the range, and at sizes near the ends, where a floor may be a minimum or maximum.
+refused. Expressions with floor division need more readings (`MoreReadingsError`) if several of them fit and differ
+somewhere in the range. They also need readings near the ends, where a floor may be a minimum or maximum.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _POWER = 2
 """The highest power of a symbol in an expression."""
 _MOST_STRIDE = 64
 """The largest divisor of a floor division that is tried."""
-_PLACES = 4096
+_COMPARED_SIZES = 4096
 """The number of sizes of a range at which fitting expressions are compared."""
 
 _MOST_AXES = 4
@@ -73,7 +73,7 @@ def join_readings(
 
     Parameters
     ----------
-    readings : sequence of Reading
+    readings : sequence of SizedReading
         The first one has the planned sizes; in the last one all symbols have their largest value.
     name : str
         The name of the network, for messages.
@@ -387,7 +387,7 @@ class _Fit:
             if self.values_of(other) != values:
                 continue
             for name in sorted(expression.symbols & self.ranges.keys()):
-                for size in np.unique(np.linspace(*self.ranges[name], _PLACES).astype(int)).tolist():
+                for size in np.unique(np.linspace(*self.ranges[name], _COMPARED_SIZES).astype(int)).tolist():
                     sizes = {**first, name: size}
                     if expression.at(sizes) != (other.at(sizes) if isinstance(other, Size) else other):
                         raise MoreReadingsError(sizes)

@@ -129,6 +129,6 @@ def _open_kernel(
 
 
 def _loop_heads(names: Sequence[str], sizes: Sequence[int], *, is_parallel: bool) -> list[str]:
-    """Return the heads of loops, the first one parallel if `spread`."""
+    """Return the heads of loops, the first one parallel if `is_parallel`."""
     pairs = enumerate(zip(names, sizes, strict=True))
     return [write_loop_head(name, size, parallel=is_parallel and level == 0) for level, (name, size) in pairs]

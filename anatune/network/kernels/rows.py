@@ -240,7 +240,7 @@ class _RowKernelWriter:
     def combine(self, left: str, right: str) -> str:
         """Return the combination of two parts of a carried value: the sum or the maximum, which drops NaN on the right.
 
-        This is one instruction, unlike LlvmCode.maximum. A row with NaN has NaN powers, whatever its maximum is.
+        This is one instruction, unlike LlvmCode.maximum. A row with NaN has NaN powers in any case.
         """
         code = self.code
         if code.body != "max":

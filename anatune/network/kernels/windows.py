@@ -39,7 +39,7 @@ _PARALLEL_FROM = 1 << 13
 _CHUNKS = 4
 """The number of parts for each thread; several, because rows at borders take less time."""
 _PIXELS = 14
-"""The most pixels of a tile: with more, the loads of a row hardly decrease and the code grows."""
+"""The most pixels of a tile: larger tiles load hardly less for each row, and their code is longer."""
 _SHARE = 0.5
 """The share of a cache for the rows of a window; results, weights and prefetched data need the rest."""
 

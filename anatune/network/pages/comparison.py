@@ -24,7 +24,7 @@ _COLUMNS = (
     Column("slowest kernel bound by", True),
 )
 _KERNELS = (
-    Column("kernel", True, "products and attentions as workloads; the others by what they compute"),
+    Column("kernel", True, "products and attentions as workloads; the others by their operators"),
     Column("calls"),
     Column("predicted (us)", help="of all calls"),
     Column("share (%)"),

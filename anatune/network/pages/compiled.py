@@ -166,7 +166,7 @@ def _tuning_section(summary: ModelSummary) -> Section:
     tuning = summary.tuning
     words.append(
         f"{units.count(tuning.trials)} trials, {units.count(tuning.new_trials)} of them new, in "
-        f"{units.duration(tuning.elapsed_s)}. A product's trials serve all kernels that differ only in what is fused."
+        f"{units.duration(tuning.elapsed_s)}. A product's trials serve all kernels that differ in fused steps only."
     )
     others = [
         one.workload

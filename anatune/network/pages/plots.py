@@ -34,7 +34,7 @@ def plot_model(
     measured_s : mapping of str to float, optional
         The result of `CompiledModel.profile`: function -> seconds of all its calls in a run.
     most : int
-        Kernels with a row of their own.
+        Kernels with their own row.
 
     Raises
     ------

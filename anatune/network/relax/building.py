@@ -61,7 +61,7 @@ def build_library(model: WrittenModel, target: TvmObject, threads: int) -> Model
     from tvm import relax
 
     try:
-        module, plain = lower_module(model.module, target, threads)
+        module, unscheduled = lower_module(model.module, target, threads)
         rest, functions = split_module(module)
         executable = relax.build(rest, target, relax_pipeline=None, exec_mode="bytecode")
     except TVM_ERRORS as error:
@@ -69,7 +69,7 @@ def build_library(model: WrittenModel, target: TvmObject, threads: int) -> Model
     objects = compile_objects(functions, target)
     for part in objects.modules():
         executable.mod.import_module(part)
-    return ModelLibrary(executable, plain, aliases=objects.aliases, triple=find_triple(target))
+    return ModelLibrary(executable, unscheduled, aliases=objects.aliases, triple=find_triple(target))
 
 
 def split_module(module: TvmObject) -> tuple[TvmObject, dict[str, TvmObject]]:
@@ -106,8 +106,8 @@ def lower_module(module: TvmObject, target: TvmObject, threads: int) -> tuple[Tv
         ]
     )
     with target:
-        module, plain = schedule_module(fuse_operators(module), threads)
-        return lowering(module), plain
+        module, unscheduled = schedule_module(fuse_operators(module), threads)
+        return lowering(module), unscheduled
 
 
 def fuse_operators(module: TvmObject) -> TvmObject:

@@ -47,7 +47,7 @@ class ImportedModel:
     ----------
     read : callable
         Returns the graph at values of the symbols of `ranges`, read anew each time, so that weights which passes have
-        replaced can be freed; errors as `import_model`.
+        replaced can be freed. Raises the errors of `import_model`.
     name : str
         Name for messages: the class or the file.
     reference : callable, optional
@@ -63,7 +63,7 @@ class ImportedModel:
     state : tuple of StatePair
         The state; its tensors are the last inputs and outputs of the graph and of the reference.
     is_wide : bool
-        Whether the graph computes in float32 what the model computes in 16 bits.
+        Whether the graph computes in float32 although the model computes in 16 bits.
     is_described : bool
         Whether weights have shapes and dtypes only, and no values.
     """
@@ -128,7 +128,7 @@ def import_model(
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if dynamic_shapes is not None and "torch.Module" not in kinds:
         raise WorkloadError(
-            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for what varies in {quote(model)}"
+            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for the varying dimensions of {quote(model)}"
         )
     if isinstance(model, str | os.PathLike):
         path = Path(model)
@@ -196,7 +196,7 @@ def _arrays(inputs: Example) -> Arrays | None:
 
 
 def export_module(model: TorchObject, example_inputs: Example, dynamic_shapes: object = None) -> TorchObject:
-    """Export a PyTorch module as a ``torch.export.ExportedProgram``; parameters and errors as `import_model`."""
+    """Export a PyTorch module as a ``torch.export.ExportedProgram``. See `import_model` for parameters and errors."""
     torch = _import_torch()
     name = type(model).__name__
     if example_inputs is None:
@@ -225,7 +225,7 @@ def _import_pt2(path: Path, example_inputs: Example, requested: _Request) -> Imp
             program = torch.export.load(str(path))
     except Exception as error:
         raise WorkloadError(
-            f"{path}: {last_line(error):.200}; expected what torch.export.save wrote; export it again"
+            f"{path}: {last_line(error):.200}; expected a file of torch.export.save; export it again"
         ) from error
     return _import_program(program, path.name, example_inputs, requested)
 
@@ -283,7 +283,7 @@ def _import_program(
 
 
 def _decomposition_table(program: TorchObject) -> TorchObject:
-    """Return the table of PyTorch's decompositions, without operators that are read as they are.
+    """Return the table of PyTorch's decompositions, without operators that are read directly.
 
     Those are recurrent layers without projected states, functions that lose digits or overflow when decomposed, and
     torchao's weights of few bits, of which only floats would remain.
@@ -325,7 +325,7 @@ def _add_state(
     names : sequence of str
         Names of its outputs; by default they are numbered.
     written : sequence of (str, ndarray)
-        What the last outputs are written into: an input, or a buffer with its values, which is one of the last inputs.
+        The targets of the last outputs: an input, or a buffer with its values, which is one of the last inputs.
 
     Raises
     ------
@@ -409,7 +409,7 @@ def decompose(program: TorchObject, name: str, *, may_write: bool = False) -> To
 def _import_onnx(model: OnnxObject, name: str, where: str, example_inputs: Example, request: _Request) -> ImportedModel:
     """Import an ONNX model; `where` begins its messages."""
     if not model.graph.output:
-        raise WorkloadError(f"{where}: it is no ONNX model with operators and outputs; export it again")
+        raise WorkloadError(f"{where}: it is not an ONNX model with operators and outputs; export it again")
     example = _arrays(example_inputs)
     shapes = onnx_shapes(model, where, example if not request.ranges else None)
     symbols = dict.fromkeys(size for shape in shapes.values() for size in shape if isinstance(size, str))

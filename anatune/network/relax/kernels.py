@@ -106,7 +106,7 @@ class ModelKernel:
     Attributes
     ----------
     name : str
-        Name of the function and prefix of what it contains; unique in the model.
+        Name of the function and prefix of the names in it; unique in the model.
     function : tvm.tirx.PrimFunc
         Takes the operands, with those of `packers` in packed form, and the result last.
     packers : dict of str to Packer

@@ -37,7 +37,7 @@ class Frame:
     Attributes
     ----------
     main : callable
-    inputs : list of (ndarray, tensor of TVM's), optional
+    inputs : list of (ndarray, TVM tensor), optional
         Memory that belongs to the caller; None until it is allocated.
     """
 
@@ -51,13 +51,13 @@ class Frame:
 class LibraryRunner:
     """Runs a library that `building.build_library` or `building.build_gpu_library` built.
 
-    Several threads may run it at once: each run has its own frame, and waits if all are in use. `fork` waits for runs
-    to end, because the child could not release their locks.
+    Several threads may run it at the same time. Each run has its own frame, and waits if all are in use. `fork` waits
+    until runs end, because the child could not release their locks.
 
     Parameters
     ----------
     library : Path
-    weights : sequence of tensors of TVM's
+    weights : sequence of TVM tensors
         The tensors of `writing.Weight` in CPU memory. They are kept alive and not copied, except for a GPU, where they
         are copied once.
     threads : int
@@ -88,7 +88,7 @@ class LibraryRunner:
 
         if arch is not None:
             check_gpu("the model", arch)
-        tvm_ffi.register_error(ZeroDivisionError.__name__, ZeroDivisionError)  # kernels of divisors raise it
+        tvm_ffi.register_error(ZeroDivisionError.__name__, ZeroDivisionError)  # kernels with integer division raise it
         self._host = tvm.cpu()
         self._device = self._host if arch is None else tvm.cuda(0)
         try:
@@ -143,7 +143,7 @@ class LibraryRunner:
         """Give idle frames to waiting threads, first come first served."""
         with self._serving:
             while self._idle and self._waiting:
-                with contextlib.suppress(IndexError):  # `take` was faster
+                with contextlib.suppress(IndexError):  # `take_frame` was faster
                     frame = self._idle.pop()
                     self._waiting.popleft().put(frame)
 
@@ -187,11 +187,11 @@ class LibraryRunner:
             self.return_frame(frame)
 
     def run_on(self, frame: Frame, inputs: Sequence[TvmObject]) -> TvmObject:
-        """Return the outputs of the model, run in a given frame; errors as `run`."""
+        """Return the outputs of the model, run in a given frame. Raises the errors of `run`."""
         try:
             result = frame.main(*(self._copy_to(tensor, self._device) for tensor in inputs), self._weights)
         except ZeroDivisionError as error:
-            raise DivisionError(f"{last_line(error)}; keep zeros out of what whole numbers are divided by") from None
+            raise DivisionError(f"{last_line(error)}; give inputs without zeros for integer divisors") from None
         except TVM_ERRORS as error:
             raise RunError(f"the model cannot be run: {last_line(error):.300}; compile it again") from None
         if self._device is self._host or hasattr(result, "copyto"):

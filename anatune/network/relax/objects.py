@@ -125,7 +125,7 @@ def _key(name: str, function: TvmObject, target: TvmObject) -> str:
     """Return a digest of all that a function's object file depends on, except its name."""
     tvm = import_tvm()
     text = str(tvm.ir.save_json(function.with_attr("global_symbol", "")))
-    if KERNEL in function.attrs:  # what it holds is named after it; those of TVM's have operators in them named so, too
+    if KERNEL in function.attrs:  # names in the object begin with the kernel's name
         text = text.replace(name, "\0")  # no JSON has that: two texts that become equal differ in their names alone
     parts = (text, str(target), sources_of(*FOLDERS), versions_of("tvm", "tvm_ffi"))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]

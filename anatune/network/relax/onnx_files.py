@@ -20,7 +20,7 @@ __all__ = ["inputs_of", "load_onnx", "onnx_inputs", "onnx_shapes", "weight_files
 
 
 def onnx_inputs(path: Path) -> list[tuple[str, str]]:
-    """Return the name and dtype of each input of an ONNX file; errors as `import_model`."""
+    """Return the name and dtype of each input of an ONNX file. Raises the errors of `import_model`."""
     return [(value.name, onnx_dtype(value)) for value in inputs_of(load_onnx(path), str(path))]
 
 
@@ -51,30 +51,31 @@ def load_onnx(path: Path) -> OnnxObject:
         ) from error
     except (onnx.checker.ValidationError, ValueError) as error:  # a path outside of the folder, or a wrong offset
         raise WorkloadError(
-            f"{path}: {last_line(error):.300}; expected weights in files of its own folder; export it again"
+            f"{path}: {last_line(error):.300}; expected weights in files of the same folder; export it again"
         ) from error
     if not model.graph.output:
-        raise WorkloadError(f"{path}: it is no ONNX model with operators and outputs; export it again")
+        raise WorkloadError(f"{path}: it is not an ONNX model with operators and outputs; export it again")
     sort_nodes(model.graph)
     return model
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files of an ONNX file's external weights, each once; errors as `load_onnx`."""
+    """Return the files of an ONNX file's external weights, each once. Raises the errors of `load_onnx`."""
     onnx = import_optional("onnx", "onnx", "anatune compile of ONNX files")
     helper = onnx.external_data_helper
     model = onnx.load(str(path), format="protobuf", load_external_data=False)
-    external = [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]
-    return [path.parent / name for name in dict.fromkeys(helper.ExternalDataInfo(one).location for one in external)]
+    external = [tensor for tensor in helper._get_all_tensors(model) if helper.uses_external_data(tensor)]
+    locations = dict.fromkeys(helper.ExternalDataInfo(tensor).location for tensor in external)
+    return [path.parent / location for location in locations]
 
 
 def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:
-    """Return the inputs of an ONNX model that are no weights.
+    """Return the inputs of an ONNX model that are not weights.
 
     Raises
     ------
     WorkloadError
-        An input is no tensor; `where` begins the message.
+        An input is not a tensor; `where` begins the message.
     """
     weight_names = {weight.name for weight in model.graph.initializer}
     inputs = [value for value in model.graph.input if value.name not in weight_names]
@@ -83,25 +84,25 @@ def inputs_of(model: OnnxObject, where: str) -> list[OnnxObject]:
             onnx_dtype(value)
         except KeyError:
             raise WorkloadError(
-                f"{where}: input {value.name} is no tensor of a type that ONNX has; export it again"
+                f"{where}: input {value.name} is not a tensor of an ONNX type; export it again"
             ) from None
     return inputs
 
 
 def onnx_shapes(model: OnnxObject, where: str, example: Sequence[Array] | None) -> dict[str, list[int | str]]:
-    """Return the shapes of an ONNX model's inputs: those of example inputs, or else its own with symbols.
+    """Return the shapes of an ONNX model's inputs: the shapes of example inputs, else the model's shapes with symbols.
 
     Raises
     ------
     WorkloadError
-        A shape is unknown, an input is no tensor, or the number of examples differs; `where` begins the message.
+        A shape is unknown, an input is not a tensor, or the number of examples differs; `where` begins the message.
     """
     inputs = inputs_of(model, where)
     shapes: dict[str, list[int | str]] = {}
     if example is not None:
         if len(example) != len(inputs):
-            wanted = ", ".join(item.name for item in inputs)
-            raise WorkloadError(f"{where}: got {len(example)} example inputs, expected {len(inputs)}: {wanted}")
+            names = ", ".join(item.name for item in inputs)
+            raise WorkloadError(f"{where}: got {len(example)} example inputs, expected {len(inputs)}: {names}")
         for item, array in zip(inputs, example, strict=True):
             _check_shape(item, array.shape, where)
         return {item.name: list(array.shape) for item, array in zip(inputs, example, strict=True)}
@@ -131,7 +132,7 @@ def _check_shape(item: OnnxObject, shape: tuple[int, ...], where: str) -> None:
         return
     sizes = item.type.tensor_type.shape.dim
     fixed = [size.dim_value if size.HasField("dim_value") else None for size in sizes]
-    if len(fixed) == len(shape) and all(size in (None, own) for size, own in zip(fixed, shape, strict=True)):
+    if len(fixed) == len(shape) and all(size in (None, count) for size, count in zip(fixed, shape, strict=True)):
         return
     expected = "x".join(str(size.dim_value) if size.HasField("dim_value") else size.dim_param or "?" for size in sizes)
     raise WorkloadError(
@@ -153,7 +154,7 @@ def _load_weights(onnx: OnnxObject, model: OnnxObject, path: Path) -> None:
         A file lies outside of the model's folder, or an offset is wrong.
     """
     helper = onnx.external_data_helper
-    for weight in [one for one in helper._get_all_tensors(model) if helper.uses_external_data(one)]:
+    for weight in [tensor for tensor in helper._get_all_tensors(model) if helper.uses_external_data(tensor)]:
         info = helper.ExternalDataInfo(weight)
         weight_path = path.parent / info.location
         if not weight_path.is_file():
@@ -175,7 +176,7 @@ def _resolve_links(path: Path, location: str) -> tuple[Path, str]:
     """Return the folder of a file of weights, and its name there.
 
     Links may lead to files in the model's folder, or in the folder of the file that the model is a link to, as in the
-    cache of huggingface_hub. Other paths are returned as they are, and onnx refuses them.
+    cache of huggingface_hub. Other paths are returned unchanged, and onnx refuses them.
     """
     name, target = Path(location), (path.parent / location).resolve()
     for folder in (path.parent.resolve(), path.resolve().parent):

@@ -55,7 +55,7 @@ def torch_reference(torch: TorchObject, source: TorchObject, name: str, written:
     name : str
         For messages.
     written : sequence of str or int
-        What it writes into: buffers, which then are its last inputs, and inputs by number. They are also its last
+        The targets of its writes: buffers, which then are its last inputs, and inputs by number. They are also its last
         outputs.
     """
     buffers = [word for word in written if isinstance(word, str)]
@@ -271,7 +271,7 @@ def _pool_windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) 
 
 
 def _limit_threads() -> contextlib.AbstractContextManager[object]:
-    """Limit NumPy's products to one thread: threads that wait for busy cores take as much CPU time as the work.
+    """Limit NumPy's products to one thread: threads that wait for busy cores double the CPU time.
 
     BERT beside three other programs on two cores: 7.9 s of CPU time, 2.1 s with one thread (14 s instead of 36 s).
     """
@@ -313,7 +313,7 @@ def _evaluate_nodes(
     given: dict[str, Array],
     convert: Callable[[Array], Array],
 ) -> Arrays:
-    """Return a model's outputs; each node is evaluated alone, and `convert` converts what it reads.
+    """Return a model's outputs; each node is evaluated alone, and `convert` converts its operands.
 
     Results are freed after their last reader.
     """
@@ -369,7 +369,7 @@ _CONVERSIONS, _LEAST_QUANTISED = ("DequantizeLinear", "QuantizeLinear"), 19
 
 
 def _expand_scaled_node(onnx: OnnxObject, node: OnnxObject) -> list[OnnxObject]:
-    """Return a node on scaled integers as conversions around a node on floats; other nodes as they are.
+    """Return a node on scaled integers as conversions around a node on floats; other nodes unchanged.
 
     The evaluator has few of these operators, and they round to float32.
     """

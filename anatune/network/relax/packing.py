@@ -68,11 +68,11 @@ def apply_copies(copies: Sequence[Copy], operand: Array, packed: Array) -> None:
     word = f"u{operand.itemsize}"
     source, target = np.ascontiguousarray(operand).reshape(-1).view(word), packed.reshape(-1).view(word)
     for copy in copies:
-        there, here = (
+        packed_view, source_view = (
             as_strided(memory[start:], copy.extents, [stride * memory.itemsize for stride in strides])
             for memory, (start, strides) in ((target, copy.to), (source, copy.source))
         )
-        there[...] = here
+        packed_view[...] = source_view
 
 
 def _shape(parameter: ast.arg) -> tuple[int, ...]:

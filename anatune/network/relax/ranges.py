@@ -30,7 +30,7 @@ def parse_ranges(sizes: Sizes | None) -> dict[str, tuple[int, int]]:
     Raises
     ------
     WorkloadError
-        A value is no range of sizes.
+        A value is not a range of sizes.
     """
     if sizes is not None and not isinstance(sizes, Mapping):
         raise WorkloadError(f"sizes is {quote(sizes)}, expected ranges by name, such as {{'tokens': '1..512'}}")

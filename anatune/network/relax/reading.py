@@ -86,7 +86,7 @@ class _RelaxReader:
         Raises
         ------
         WorkloadError
-            It is no tensor of known sizes; `what` begins the message.
+            It is not a tensor of known sizes; `what` begins the message.
         """
         name = type(kind).__name__
         if name.startswith("Tuple"):

@@ -48,7 +48,7 @@ class Weight(NamedTuple):
     constant : Constant
         The constant of the graph.
     packer : Packer, optional
-        Packs the constant for the model; None if it is taken as it is.
+        Packs the constant for the model; None if it stays unchanged.
     shape, dtype
         Type of the packed constant.
     """
@@ -79,7 +79,7 @@ MakeConstants = Callable[[Sequence[Weight]], Sequence[TvmObject]]
 class WrittenModel(NamedTuple):
     """A Relax module whose ``main`` takes the inputs and, unless they are constants, a tuple of weights.
 
-    Symbols that are no size of an input come first, as one shape in alphabetical order.
+    Symbols that are not the size of an input come first, as one shape in alphabetical order.
     """
 
     module: TvmObject

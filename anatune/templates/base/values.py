@@ -41,7 +41,7 @@ def check_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -
 
 
 def check_names(what: str, names: Iterable[object], valid: Collection[str], word: str = "name") -> None:
-    """Raise SpaceError if a name is not among `valid`; `kind` is the word for such a name in the message."""
+    """Raise SpaceError if a name is not among `valid`; `word` describes such a name in the message."""
     for name in names:
         if name not in valid:
             raise SpaceError(f"{what}: unknown {word} {name!r:.60}, expected some of {', '.join(valid) or 'none'}")

@@ -82,7 +82,7 @@ def shared_bytes(
     ----------
     unit : array of int64, (num_tiles,)
         Codes of `DotUnit`.
-    found : dict
+    instructions : dict
         Code of `DotUnit` -> instruction.
     """
     total = np.zeros(len(tiles), dtype=np.int64)

@@ -103,7 +103,7 @@ class Machine:
     ----------
     work : dict of str to int
         Quantity -> work of one sample: FLOP, bytes, iterations.
-    spill_ops : dict of Tile to int
+    spill_ops : dict of RegisterTile to int
     left_out : list of str
         Lines about quantities that are not measured, and why.
     """

@@ -30,14 +30,14 @@ class GpuNumbers(msgspec.Struct, frozen=True):
     ----------
     clock_hz : float
         Clock while all SMs compute multiply-adds; 0 if the device's timer does not advance.
-    fma_per_cycle : dict of str to Measured
+    fma_per_cycle : dict of str to Median
         float32 multiply-adds per cycle and SM, by "chains x warps".
-    rates : dict of str to Measured
+    rates : dict of str to Median
         Probe -> FLOP/s ("fma_2_32", "fma_float16", "matrix_bfloat16_4_8") or bytes/s ("l2_read", "shared_16", and
         "dram_copy", which counts reads and writes).
-    shared_bytes_cycle : dict of str to Measured
+    shared_bytes_cycle : dict of str to Median
         Bytes of a load -> bytes per cycle and SM.
-    latency_cycles, latency_s : dict of str to Measured
+    latency_cycles, latency_s : dict of str to Median
         Latencies of dependent loads by level, "shared" to "dram"; of dependent multiply-adds, "fma", and of the matrix
         units, "mma".
     launch_s : Median or None

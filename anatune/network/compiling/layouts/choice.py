@@ -134,9 +134,9 @@ class _LayoutCosts:
     def sum_of(self, node: Node, form: LayoutForm) -> tuple[Workload, PlainProduct]:
         """Return the workload of a convolution in a form, and the product that is planned for it."""
         if (node, form) not in self._sums:
-            plain = workload_of(node)
+            original = workload_of(node)
             word = layout_word(*form, len(node.attributes["strides"]))
-            workload = make_workload(plain.operator, **{**plain.attribute, "layout": word})
+            workload = make_workload(original.operator, **{**original.attribute, "layout": word})
             self._sums[node, form] = workload, (strip_epilogue(workload), constant_operands(node))
         return self._sums[node, form]
 
@@ -204,9 +204,9 @@ class _LayoutCosts:
         last_s += sum(self.transpose_s(*one) for one in transposes)
         last = self.sum_of(node, _ALL_LAST)[1]
         # other templates may take less time than `lower_bound_s`
-        plain = self.planner.planned[last].template == CPU.name
+        is_cpu_template = self.planner.planned[last].template == CPU.name
         if last_s <= self.planner.lower_bound_s(*last) * (1.0 + _MARGIN) and (
-            plain or self.kernel_s(node, form) is None
+            is_cpu_template or self.kernel_s(node, form) is None
         ):
             return False
         if self.kernel_s(node, form) is None:
@@ -214,7 +214,7 @@ class _LayoutCosts:
         return True
 
     def option(self, node: Node, form: LayoutForm, doubt: float = 0.0) -> LayoutOption:
-        """Return the option of a node in a form: what it writes and reads, and its time, multiplied by 1 + `doubt`."""
+        """Return the option of a node in a form: its results and operands, and its time, multiplied by 1 + `doubt`."""
         time_s = self.kernel_s(node, form) if _is_compared(node) else 0.0
         ordered = operand_orders(node, form)
         has_order = dict(ordered)

@@ -36,7 +36,7 @@ class QuantisedModel(NamedTuple):
 
     Attributes
     ----------
-    source : Imported
+    source : ImportedModel
     losses : tuple of LayerLoss
         The loss of each product's output.
     calls : list of (inputs, outputs)
@@ -70,7 +70,7 @@ def quantise_model(
     Parameters
     ----------
     make_target : callable
-        Returns a new target: the model is built with more outputs, once as it is and once quantised.
+        Returns a new target: the model is built with more outputs, once unchanged and once quantised.
     data, percentile
         As `anatune.compile`.
 

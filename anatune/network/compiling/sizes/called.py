@@ -101,7 +101,7 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
                 return value(left) * value(right)
             case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
                 return value(left) // value(right)
-        raise RunError(f"{expression!r:.80} is no expression of sizes; compile the model again")
+        raise RunError(f"{expression!r:.80} is not an expression of sizes; compile the model again")
 
     return value(_parse(expression))
 

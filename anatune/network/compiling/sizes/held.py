@@ -41,7 +41,7 @@ def fix_state_size(graph: Graph, sizes: Mapping[str, int], symbol: str, most: in
     Parameters
     ----------
     graph : Graph
-        The graph of all sizes (`graph.varying.together`), with attentions found.
+        The graph of all sizes (`graph.varying.join_readings`), with attentions found.
     sizes : mapping of str to int
         Values of the other symbols.
     symbol : str

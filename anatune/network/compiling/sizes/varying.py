@@ -86,7 +86,7 @@ def _choose_size(least: int, most: int, start: int, taken: Collection[int], extr
 
     Parameters
     ----------
-    more : sequence of int
+    extra : sequence of int
         Sizes that are preferred to one beyond the range.
     """
     inside = [p for p in _primes() if max(least, _LEAST) <= p < most]
@@ -120,7 +120,7 @@ def merge_readings(
     Raises
     ------
     WorkloadError
-        As `graph.varying.together`, or an expression of the sizes is ambiguous.
+        As `graph.varying.join_readings`, or an expression of the sizes is ambiguous.
     """
     if fallback_sizes and fallback_sizes != size_sets:
         try:

@@ -97,7 +97,7 @@ class Code(NamedTuple):
     kernels : mapping of Node to ModelKernel
         The kernel of each node that anatune has one for.
     weights : tuple of Weight
-    built : Built
+    built : ModelLibrary
     """
 
     planned: PlannedModel
@@ -187,7 +187,7 @@ class ModelTarget(ABC):
         raise NotImplementedError
 
     def tune(self, planned: PlannedModel) -> tuple[list[PlannedKernel], TuningSummary]:
-        """Measure kernels, and return them with the best schedules and a summary; errors as `tuning.tune_kernels`."""
+        """Measure kernels, and return them with the best schedules and a summary. Errors: as `tuning.tune_kernels`."""
         raise NotImplementedError
 
     def generate_code(self, planned: PlannedModel) -> Code:

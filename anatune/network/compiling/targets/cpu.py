@@ -159,7 +159,7 @@ class CpuTarget(ModelTarget):
         return planned._replace(kernels=products)
 
     def extend_to_all_sizes(self, planned: PlannedModel, source: ImportedModel) -> PlannedModel:
-        """Return a model extended to all sizes of its ranges; errors as `ModelTarget.extend_to_all_sizes`."""
+        """Return a model extended to all sizes of its ranges. Errors: as `ModelTarget.extend_to_all_sizes`."""
         first, ranges = planned.graph, varying_ranges(source.ranges)
         sets, fallbacks = (environments(source.ranges, source.state, within=is_within) for is_within in (False, True))
 

@@ -24,7 +24,7 @@ __all__ = ["memory_size", "state_places", "summary_of"]
 def summary_of(
     planned: PlannedModel, lowered: LoweredModel, hardware: GpuSpec, precision: str, facts: Mapping[str, CompilerFacts]
 ) -> ModelSummary:
-    """Return the summary of a model; `facts` is what the compiler reported of planned kernels, by name."""
+    """Return the summary of a model; `facts` holds the compiler's report for each planned kernel, by name."""
     rows: Counter[str] = Counter()
     seconds: dict[str, float] = {}
     named = {kernel.name for kernel in planned.kernels}

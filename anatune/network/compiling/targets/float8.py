@@ -41,7 +41,7 @@ _LARGEST = {"float8_e4m3fn": 448.0, "float8_e4m3fnuz": 240.0}
 _LEAST_MAGNITUDE = 1e-10
 """Magnitude that stands for that of a row of zeros, as in `quantise_rows`."""
 _LEAST_DEPTH = 16
-"""Rows of so many 8-bit elements begin at multiples of 16 bytes."""
+"""Rows of a multiple of this number of 8-bit elements begin at multiples of 16 bytes."""
 
 
 def float8_of(hardware: GpuSpec) -> str:
@@ -69,7 +69,7 @@ def _workload(m: int, n: int, k: int, dtype: str) -> Workload:
 def use_float8(
     graph: Graph,
     hardware: GpuSpec,
-    plain: Callable[[Node], Workload | None],
+    workload_for: Callable[[Node], Workload | None],
     seconds: Callable[[Sequence[Workload]], Mapping[Workload, float]],
 ) -> Graph:
     """Return a graph whose products with constant weights use 8-bit floats where that is predicted to be faster.
@@ -80,8 +80,8 @@ def use_float8(
 
     Parameters
     ----------
-    plain : callable
-        Returns the workload of a product as it is; None if the product must stay.
+    workload_for : callable
+        Returns the workload of a product without a change; None if the product must stay.
     seconds : callable
         Returns the predicted times of the first choices for workloads.
 
@@ -99,7 +99,7 @@ def use_float8(
             users.setdefault(source_of(value), []).append(node)
         if node.op != MATMUL or node in written or not isinstance(node.arguments[1], Constant):
             continue
-        if (before := plain(node)) is not None:
+        if (before := workload_for(node)) is not None:
             (m, k), n = tensor_type(node.arguments[0]).shape, tensor_type(node).shape[1]
             after = _workload(m, n, k, dtype)
             if k % _LEAST_DEPTH == 0 and TRITON.takes(after, hardware):

@@ -71,8 +71,8 @@ def choose_graph(
         No schedule of a product is legal on the hardware.
     """
     sums = [_plain_workloads(graph) for graph in graphs]
-    every = tuple(dict.fromkeys(workload for own in sums for workload in own))
-    total = len(every) + len(sums[0])
+    all_workloads = tuple(dict.fromkeys(workload for graph_workloads in sums for workload in graph_workloads))
+    total = len(all_workloads) + len(sums[0])
 
     def tell(done: int) -> None:
         if progress is not None:
@@ -88,7 +88,7 @@ def choose_graph(
         )
         return {workload: choice for workload, choice in results.items() if choice is not None}
 
-    chosen = choices(every, widened=False, before=0)
+    chosen = choices(all_workloads, widened=False, before=0)
 
     def schedule_of(workload: Workload) -> Schedule:
         choice = chosen.get(strip_epilogue(workload))
@@ -101,7 +101,7 @@ def choose_graph(
         return PlannedModel(graph, kernels, turning_s=transposes_s(graph, hardware))
 
     best = min(map(plan_graph, graphs), key=lambda model: model.time_s)
-    for workload, choice in choices(_plain_workloads(best.graph), widened=True, before=len(every)).items():
+    for workload, choice in choices(_plain_workloads(best.graph), widened=True, before=len(all_workloads)).items():
         if workload not in chosen or choice.prediction.time_s < chosen[workload].prediction.time_s:
             chosen[workload] = choice
     tell(total)

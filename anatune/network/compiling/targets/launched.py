@@ -190,7 +190,7 @@ class LaunchedModel(CompiledModel):
 
     @run_in_turn
     def __call__(self, *inputs: object) -> object:
-        """Return the model's output, or a tuple of them, for `inputs`; errors as `CompiledModel`."""
+        """Return the model's output, or a tuple of them, for `inputs`. Raises the errors of `CompiledModel`."""
         if inputs and str(getattr(inputs[0], "device", "")).startswith("cuda") and hasattr(inputs[0], "new_empty"):
             return self._call_on_device(inputs)
         arrays, _ = self._input_arrays(inputs)
@@ -215,7 +215,7 @@ class LaunchedModel(CompiledModel):
         return outputs if self.summary.is_tuple else outputs[0]
 
     def prepared(self, *inputs: object) -> Callable[[], object]:
-        """Return a function that calls the model on `inputs`, with all copies, for timing; errors as a call.
+        """Return a function that calls the model on `inputs`, with all copies, for timing. Raises the errors of a call.
 
         It keeps the state. A state of more than cache rows is copied back in each call.
         """
@@ -245,11 +245,11 @@ class LaunchedModel(CompiledModel):
 
     @property
     def _needs_restoring(self) -> bool:
-        """True if a run changes what the next one reads; new cache rows after the held ones do not."""
+        """True if a run changes data that the next one reads; new cache rows after the held ones do not."""
         return not all(one.grows for one in self.summary.state)
 
     def _prepare_inputs(self, inputs: Sequence[object]) -> list[Array]:
-        """Return inputs as arrays, after checking that the state has space for another call; errors as a call."""
+        """Return inputs as arrays, after checking that the state has space for another call. Errors: as a call."""
         arrays, _ = self._input_arrays(inputs)
         self._state.sizes_after(self._state.add_held_sizes({}))
         return arrays

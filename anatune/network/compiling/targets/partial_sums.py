@@ -16,7 +16,7 @@ __all__ = ["split_partial_sums"]
 def split_partial_sums(planned: PlannedModel) -> PlannedModel:
     """Return a model in which a product writes its partial sums, (parts, *sizes) float32, which a node adds up.
 
-    The addition can then be fused with what follows, such as a residual sum and a norm, and needs no launch of its own.
+    The addition can then be fused with the next nodes, such as a residual sum and a norm, without a separate launch.
     Of the launches of such a kernel only the first one is used.
     """
     spaces = {

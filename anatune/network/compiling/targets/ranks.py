@@ -46,7 +46,7 @@ def divide_module(
     module: nn.Module, inputs: TorchTensor | Sequence[TorchTensor], ranks: int, plan: Mapping[str, str] | None = None,
     dynamic_shapes: object = None, sizes: Sizes | None = None,
 ) -> tuple[nn.Module, Exchange]:  # fmt: skip
-    """Return one rank's part of a module on PyTorch's meta device, and what it sends in a call.
+    """Return one rank's part of a module on PyTorch's meta device, and the tensors that it sends in a call.
 
     A sum over N ranks is sent around a ring: each rank sends 2 (N - 1) / N of it. A part of the outputs is sent N - 1
     times.
@@ -62,7 +62,7 @@ def divide_module(
         -> "colwise", "packed_colwise" or "rowwise"; name of the module that has them -> "moe_tp_experts". The default
         is the plan (``tp_plan``) of the module or of its first part with one, as in models of transformers.
     dynamic_shapes, sizes
-        As `anatune.compare`; what ranks send must have a fixed size.
+        As `anatune.compare`; tensors that ranks send must have a fixed size.
 
     Raises
     ------
@@ -128,7 +128,7 @@ def _exchange(program: ExportedProgram, sent: list[tuple[float, TorchSize]], giv
     for times, number in sent:
         element_count = number.node.expr.subs(substitutions) if hasattr(number, "node") else number
         if not str(element_count).isdecimal():
-            raise SpaceError("compare: what ranks send depends on sizes that vary; give values for them (sizes)")
+            raise SpaceError("compare: the sizes of tensors that ranks send vary; give values for them (sizes)")
         total += times * int(element_count) * _ELEMENT_BYTES
     return Exchange(len(sent), math.ceil(total))
 

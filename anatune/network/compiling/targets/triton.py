@@ -1,7 +1,7 @@
 """Compile whole models for the matrix units of GPUs: Triton compiles every kernel, with or without a GPU.
 
 Products, convolutions and attentions are planned. The loops between them are fused and written as Triton source. The
-result is machine code and launches, without anything of TVM's.
+result is machine code and launches, without TVM.
 """
 
 from __future__ import annotations
@@ -148,12 +148,12 @@ class _TritonPlanner:
         steps = (attributes["dim"], *operands.offsets, *(step for place in operands.strides for step in place))
         if any(step % 8 for step in steps) or attributes["dim"] < _LEAST_DIM:
             return None  # rows have to begin at multiples of 16 bytes
-        plain = attention(
+        contiguous = attention(
             attributes["batch"], attributes["heads"], operands.kv_heads, attributes["queries"], attributes["keys"],
             attributes["dim"], causal=operands.is_causal and (attributes["queries"] > 1 or operands.window > 0),
             window=operands.window, dtype=self.precision, page_size=operands.page_size,
         )  # fmt: skip
-        workload = strided_attention(plain, operands.strides, counted=operands.counted, pool=operands.pool)
+        workload = strided_attention(contiguous, operands.strides, counted=operands.counted, pool=operands.pool)
         offsets = (*operands.offsets, *(0 for _ in workload.reads[3:]))
         return (workload, offsets) if TRITON.takes(workload, self.hardware) else None
 
@@ -264,7 +264,7 @@ class TritonTarget(ModelTarget):
         pairs = [pair for pair in source.state if pair.symbol]
         most = min(pair.most for pair in pairs)
         fixed = {name: ends[0] for name, ends in source.ranges.items() if name != symbol}
-        # tables have the rows of all positions, whatever the size of a call
+        # tables have the rows of all positions, for every size of a call
         free = {pair.by: (fixed[pair.by], max(most, fixed[pair.by] + 1)) for pair in pairs if pair.by}
         ranges = {**source.ranges, **free}
         sets = environments(ranges, source.state)
@@ -306,12 +306,12 @@ class TritonTarget(ModelTarget):
         return ModelBuild(LaunchedModel.from_program(summary, device, memory), planned, stubs)
 
     def describe(self, planned: PlannedModel) -> ModelSummary:
-        """Return the summary of a planned model with its predictions, without compiling it; errors as `build`."""
+        """Return the summary of a planned model with its predictions, without compiling it. Errors: as `build`."""
         lowered, _ = self._lower(planned)
         return summary_of(planned, lowered, self.hardware, self.request.precision or planned.precision, {})
 
     def programs(self, planned: PlannedModel) -> DeviceProgram:
-        """Return the machine code and the launches of a planned model, without its weights; errors as `build`."""
+        """Return the machine code and the launches of a planned model, without its weights. Errors: as `build`."""
         lowered, _ = self._lower(planned)
         return self._compile(lowered.calls, lowered.arena_bytes, lowered.state)
 

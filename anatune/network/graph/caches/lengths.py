@@ -39,8 +39,8 @@ class _AffineNumber(NamedTuple):
 def lengths_of(node: Node) -> Lengths | None:
     """Return the number of keys of each sequence, or None if the mask of an attention expresses anything else.
 
-    The mask has to hide the keys from a number on, ``key < lengths[b]``, or, if it is causal, the keys after that of
-    each query, ``key <= lengths[b] - queries + query``. It may also hide the keys before a window.
+    The mask has to leave the first keys visible, ``key < lengths[b]``, or, if it is causal, the keys up to that of each
+    query, ``key <= lengths[b] - queries + query``. It may also hide the keys before a window.
     """
     attrs = node.attributes
     batch, queries, keys = attrs["batch"], attrs["queries"], attrs["keys"]
@@ -56,17 +56,17 @@ def lengths_of(node: Node) -> Lengths | None:
     if any(n.source is not first.source or not np.array_equal(n.indices, first.indices) for n in numbers):
         return None
     offset = np.minimum.reduce([n.offset for n in numbers if n.sign > 0])
-    more = offset[:, -1, 0]  # the last query sees the keys below source + more
-    step = int(rows > 1 and more[0] > offset[0, 0, 0])
-    last = more[:, None] + step * np.arange(1 - rows, 1)
+    extra_keys = offset[:, -1, 0]  # the last query sees the keys below source + more
+    step = int(rows > 1 and extra_keys[0] > offset[0, 0, 0])
+    last = extra_keys[:, None] + step * np.arange(1 - rows, 1)
     if (step and keys < queries) or not (offset == last[..., None] - np.arange(keys)).all():
         return None
     count = math.prod(tensor_type(first.source).shape)
     if not (first.indices == (np.arange(parts)[:, None, None] if count > 1 else 0)).all() or count not in (1, parts):
         return None
     lengths = reshape(first.source, (count,))
-    if more.any():
-        lengths = elementwise("add", cast(lengths, "int64"), constant(more, "int64"))
+    if extra_keys.any():
+        lengths = elementwise("add", cast(lengths, "int64"), constant(extra_keys, "int64"))
     window = 0
     if before:  # the visible keys begin at a fixed distance before the last one
         widths = before[0] - np.arange(keys) + last[..., None] - 1

@@ -46,7 +46,7 @@ class DividedPart(NamedTuple):
         A model of these nodes and their weights, for inputs of fixed sizes as far as these are known.
     reads, makes : tuple of str
         The names of its inputs and outputs.
-    left : tuple of Left
+    left : tuple of ForeignNode
         All its nodes, if they cannot be read; (): they can.
     """
 

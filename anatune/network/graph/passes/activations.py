@@ -1,6 +1,6 @@
 """Find activations that a network spells out, such as GELU as multiplications and a tanh.
 
-Exporters spell one function in many ways. The pass writes what elementwise operators make of one value as a polynomial
+Exporters write one function in many ways. The pass writes a chain of elementwise operators on one value as a polynomial
 (`_Polynomial`), in which ``0.5 * x * (1 + y)`` and ``x / 2 + x / 2 * y`` are the same, and compares it with the
 polynomials of the activations. No term is neglected, however small: a network adds 1e-12 because it needs it.
 """

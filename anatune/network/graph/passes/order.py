@@ -1,8 +1,8 @@
 """The lists of passes that every network goes through, in order.
 
 A pass is a function from graph to graph. Its name and the first line of its docstring say what it does. These lists
-leave out two groups of passes: `pools.with_partial_means` and `precision.compute_in_float32`, which depend on the
-PyTorch or ONNX model (`Imported.graph`), and passes that need a decision of the compiler. These are
+leave out two groups of passes: `precision.compute_in_float32` and the state (`graph.state`), which depend on the
+PyTorch or ONNX model (`ImportedModel.graph`), and passes that need a decision of the compiler. These are
 `layouts.apply_layout` (orders of activations), `attention.fuse_attention` (attentions for which a kernel pays),
 `precision.mark_products` and `store_16_bit` (values of 16 bits), `few_bits.pack_byte_weights` (which kernels exist) and
 `quantising.insert_conversions` (scales).

@@ -48,7 +48,7 @@ def _widen_type(kind: TensorType) -> TensorType:
 
 
 def compute_in_float32(graph: Graph, state_inputs: Collection[int] = (), state_outputs: Collection[int] = ()) -> Graph:
-    """Return a graph that computes in float32 what the network computes in 16 bits, with the same inputs and outputs.
+    """Return a graph that computes in float32 instead of 16 bits, with the same inputs and outputs.
 
     Conversions to 16 bits in between are removed, so that results are more exact than the network asks for.
 
@@ -123,7 +123,7 @@ def mark_products(graph: Graph, dtype: str, fits: Callable[[Workload], bool]) ->
 
 
 def store_16_bit(graph: Graph) -> Graph:
-    """Return a graph in which operands of `marked` products, and results that they pass on, are stored in 16 bits.
+    """Return a graph in which operands and moved results of marked products (`mark_products`) are stored in 16 bits.
 
     Convolutions write 16 bits. Matrix products write float32 unless only products read the result: softmax, norms,
     residual sums and attentions read float32. Windows read either; concatenations and moves keep the dtype.
@@ -162,7 +162,7 @@ class _StoragePass:
         return small
 
     def wants(self, reader: Node, node: Node, small: Collection[Value]) -> bool:
-        """Return whether a reader of a node wants 16 bits; `found` are the later nodes that write 16 bits."""
+        """Return whether a reader of a node wants 16 bits; `small` are the later nodes that write 16 bits."""
         if _mark(reader):
             return node in reader.arguments[:2] or reader in small
         return reader.op == WINDOW or (reader.op in _MOVES and reader in small)

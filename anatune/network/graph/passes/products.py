@@ -1,4 +1,4 @@
-"""Turn convolutions and matrix products into anatune's, with fused steps; join products of the same data."""
+"""Replace convolutions and matrix products by operators of anatune with fused steps; join products of the same data."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class _ProductStep(NamedTuple):
 
 
 def fuse_products(graph: Graph) -> Graph:
-    """Return a graph whose convolutions and matrix products are anatune's, with the steps after each fused."""
+    """Return a graph with anatune's convolutions and matrix products, into which the steps after each are fused."""
     readers = graph.only_readers()
     chains: dict[Value, tuple[Node, list[_ProductStep]]] = {}
     claimed: set[Value] = set()

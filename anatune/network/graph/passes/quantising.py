@@ -40,7 +40,7 @@ class Sites(NamedTuple):
 
     Attributes
     ----------
-    layers : list of Layer
+    layers : list of QuantisedLayer
     tensors : list of Value
         The values that become integers: operands of products, and results of convolutions.
     """
@@ -100,7 +100,7 @@ def insert_conversions(graph: Graph, scales: Mapping[Value, QuantisationScale]) 
 
     Parameters
     ----------
-    scales : mapping of Value to Scale
+    scales : mapping of Value to QuantisationScale
 
     Returns
     -------

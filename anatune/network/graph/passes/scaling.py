@@ -31,9 +31,11 @@ def channel_axis(node: Node) -> int | None:
     if len(node.arguments) < 2 or not isinstance(node.arguments[1], Constant):
         return None
     if node.op in CONVOLUTIONS:
-        plain = node.attributes["data_layout"] in _CHANNELS_FIRST and node.attributes["kernel_layout"] in _OUTPUTS_FIRST
-        same = node.attributes["out_layout"] in ("", node.attributes["data_layout"])
-        return 1 if plain and same else None
+        is_channels_first = (
+            node.attributes["data_layout"] in _CHANNELS_FIRST and node.attributes["kernel_layout"] in _OUTPUTS_FIRST
+        )
+        is_order_kept = node.attributes["out_layout"] in ("", node.attributes["data_layout"])
+        return 1 if is_channels_first and is_order_kept else None
     if node.op == "matmul" and len(tensor_type(node.arguments[1]).shape) == 2 and len(tensor_type(node).shape) >= 2:
         return len(tensor_type(node).shape) - 1
     return None

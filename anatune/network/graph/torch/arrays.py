@@ -20,7 +20,7 @@ def any_array(name: str, argument: object, error: type[AnatuneError]) -> Array:
 
 
 def array_of_torch(tensor: TorchTensor, name: str = "a constant", error: type[AnatuneError] = WorkloadError) -> Array:
-    """Return the elements of a tensor as an array, without a copy if possible; those of a meta tensor are `unknown`.
+    """Return the elements of a tensor as an array, without a copy if possible; those of a meta tensor are unknown.
 
     Parameters
     ----------

@@ -44,12 +44,12 @@ class PlannedWriter(AttentionWriter):
                 block = f"({skipped} + block * {parts})"
             number += blocks.count
             with self.text.scope(f"for block in range({count}):"):
-                self.block(blocks, head, write_affine([(block, blocks.rows)], blocks.first))
+                self.write_block(blocks, head, write_affine([(block, blocks.rows)], blocks.first))
 
-    def block(self, blocks: QueryBlocks, head: HeadExpressions, first: str) -> None:
+    def write_block(self, blocks: QueryBlocks, head: HeadExpressions, first: str) -> None:
         """Write the scores, powers, and products with the values, of one block of queries from `first` on."""
         scores = self.offset("scores")
-        self.product(
+        self.write_product(
             blocks.scores,
             {"A": self.query_row, "B": self.key_pitch, "C": self.score_pitch},
             ["query", "turned", "scores"],
@@ -59,16 +59,16 @@ class PlannedWriter(AttentionWriter):
                 scores,
             ],
         )
-        self.powers(str(blocks.rows), first, blocks.keys, head)
-        self.product(
+        self.write_powers(str(blocks.rows), first, blocks.keys, head)
+        self.write_product(
             blocks.values,
             {"A": self.score_pitch, "B": self.value_row, "C": self.width},
             ["scores", "value", "result", "factors"],
-            [scores, head.starts[2], self.result(first, head), self.offset("factors")],
+            [scores, head.starts[2], self.result_offset(first, head), self.offset("factors")],
             is_scaled=True,
         )
 
-    def product(
+    def write_product(
         self,
         schedule: Schedule,
         rows: Mapping[str, int],

@@ -2,7 +2,7 @@
 
 A block has a fixed number of rows or fewer. There is a microkernel for each number of rows of a register tile, and a
 function that selects one. Transposed keys lie in panels as wide as the widest tile; narrower tiles with more rows
-handle the remaining vectors. Rows of scores are far enough apart for all keys. The product with the values loops over
+handle the remaining vectors. A row of scores has space for all keys. The product with the values loops over
 the keys one by one. If there are only a few queries, keys are not transposed.
 """
 
@@ -42,52 +42,52 @@ class RunTimeWriter(AttentionWriter):
         padded = (kernel.keys + self.columns - 1) // self.columns * self.columns
         sizes = {"turned": kernel.dim * padded, "scores": blocks.rows * self.score_pitch, "factors": blocks.rows}
         super().__init__(kernel, name, lanes, threads, sizes)
-        is_known = not is_run_time(kernel.queries)
-        self.sizes_of_blocks = sizes_of_calls(kernel.queries, blocks.rows) if is_known else range(1, blocks.rows + 1)
-        self.apart = self.stride("score_pitch", self.score_pitch)
-        self.seen = kernel.keys
+        is_fixed = not is_run_time(kernel.queries)
+        self.sizes_of_blocks = sizes_of_calls(kernel.queries, blocks.rows) if is_fixed else range(1, blocks.rows + 1)
+        self.score_stride = self.stride("score_pitch", self.score_pitch)
+        self.visible_keys = kernel.keys
         if is_run_time((kernel.keys, kernel.causal)):
-            self.seen = Size.symbol("seen", int(kernel.keys))
+            self.visible_keys = Size.symbol("seen", int(kernel.keys))
             self.numbers["seen"] = "seen"
 
     def write(self, head: HeadExpressions) -> None:
         """Write the computation of one head, or of a part of its queries."""
         kernel, text = self.kernel, self.text
         queries, parts, count = kernel.queries, kernel.parts, self.blocks.count
-        is_unknown = is_run_time(queries)
-        if is_unknown or queries > _FEW:
-            with text.scope(f"if {queries} > {_FEW}:" if is_unknown else ""):
-                self.transpose_keys(head.starts[1], self.columns, self.panel)
+        is_run_time_size = is_run_time(queries)
+        if is_run_time_size or queries > _FEW:
+            with text.scope(f"if {queries} > {_FEW}:" if is_run_time_size else ""):
+                self.transpose_keys(head.starts[1], self.columns, self.panel_offset)
         with text.scope(f"for turn_of_part in range(({count} + {parts - 1} - {head.part}) // {parts}):"):
-            self.let("block", f"turn_of_part * {parts} + {head.part}")
-            self.let("first", f"block * {queries} // {count}")
-            self.let("rows", f"(block + 1) * {queries} // {count} - first")
+            self.write_variable("block", f"turn_of_part * {parts} + {head.part}")
+            self.write_variable("first", f"block * {queries} // {count}")
+            self.write_variable("rows", f"(block + 1) * {queries} // {count} - first")
             if "seen" in self.numbers:
                 keys, causal = kernel.keys, kernel.causal
-                self.let("seen", str(keys) if causal is None else f"T.min({keys}, first + rows + {causal})")
-            if is_unknown or queries <= _FEW:
-                with text.scope(f"if {queries} <= {_FEW}:" if is_unknown else ""):
-                    self.dots(head)
-            if is_unknown or queries > _FEW:
-                with text.scope("else:" if is_unknown else ""):
-                    self.scores(head)
-            self.powers("rows", "first", self.seen, head, *(["seen"] if "seen" in self.numbers else []))
-            self.values(head)
+                self.write_variable("seen", str(keys) if causal is None else f"T.min({keys}, first + rows + {causal})")
+            if is_run_time_size or queries <= _FEW:
+                with text.scope(f"if {queries} <= {_FEW}:" if is_run_time_size else ""):
+                    self.write_few_scores(head)
+            if is_run_time_size or queries > _FEW:
+                with text.scope("else:" if is_run_time_size else ""):
+                    self.write_scores(head)
+            self.write_powers("rows", "first", self.visible_keys, head, *(["seen"] if "seen" in self.numbers else []))
+            self.write_values(head)
 
-    def let(self, name: str, value: str) -> None:
+    def write_variable(self, name: str, value: str) -> None:
         """Write a variable that TVM cannot look into, so that it does not substitute and simplify the value."""
         function_name = self.function(
             "same", lambda name: (f"define internal i32 @{name}(i32 %n) {{\n  ret i32 %n\n}}", set())
         )
         self.text.line(f'{name}: T.let[T.int32] = T.call_extern("int32", "{function_name}", T.Cast("int32", {value}))')
 
-    def panel(self, vector: str) -> str:
+    def panel_offset(self, vector: str) -> str:
         """Return the offset of a vector of transposed keys."""
         across, lanes = self.columns // self.lanes, self.lanes
         whole = f"{self.offset('turned')} + {vector} // {across} * {self.kernel.dim * self.columns}"
         return f"{whole} + {vector} % {across} * {lanes}"
 
-    def dots(self, head: HeadExpressions) -> None:
+    def write_few_scores(self, head: HeadExpressions) -> None:
         """Write the scores of a few queries, one by one."""
         name = self.function("dots", partial(write_dots, self.lanes, self.kernel.dim, self.key_row))
         with self.text.scope("for r in range(rows):"):
@@ -97,43 +97,43 @@ class RunTimeWriter(AttentionWriter):
                 head.starts[1], name, lambda v: [("scores", f"{scores} + {v} * {self.lanes}"), ("query", query)]
             )  # fmt: skip
 
-    def scores(self, head: HeadExpressions) -> None:
+    def write_scores(self, head: HeadExpressions) -> None:
         """Write the scores of a block of queries: whole tiles of the visible keys, then the remaining vectors."""
         lanes, across = self.lanes, self.columns // self.lanes
-        vectors = f"(({self.seen} + {lanes - 1}) // {lanes})"
-        query_row, strides = self.kernel.places[0][3], {"A": self.query_row, "B": self.columns, "C": self.apart}
+        vectors = f"(({self.visible_keys} + {lanes - 1}) // {lanes})"
+        query_row, strides = self.kernel.places[0][3], {"A": self.query_row, "B": self.columns, "C": self.score_stride}
         remaining = vectors
         for width in range(across, 0, -1):
             vector = f"(({vectors} - {remaining}) + v * {width})" if remaining != vectors else f"(v * {width})"
             tensors = [
                 ("query", write_affine([(head.starts[0], 1), ("first", query_row)]), self.query_row),
-                ("turned", self.panel(vector), 0),
-                ("scores", f"{self.offset('scores')} + {vector} * {lanes}", self.apart),
+                ("turned", self.panel_offset(vector), 0),
+                ("scores", f"{self.offset('scores')} + {vector} * {lanes}", self.score_stride),
             ]
             with self.text.scope(f"for v in range({remaining} // {width}):"):
-                self.product(self.blocks.scores, width * lanes, strides, tensors)
+                self.write_product(self.blocks.scores, width * lanes, strides, tensors)
             remaining = f"({remaining} % {width})"
 
-    def values(self, head: HeadExpressions) -> None:
+    def write_values(self, head: HeadExpressions) -> None:
         """Write the products of a block's powers with the values."""
         schedule, extents = self.blocks.values, self.blocks.values.workload.extents
         count, remainder = divmod(self.kernel.value_dim, extents["j"])
-        strides = {"A": self.apart, "B": self.value_row, "C": self.width}
+        strides = {"A": self.score_stride, "B": self.value_row, "C": self.width}
         for tiles, width, column in (
             (count, extents["j"], f"v * {extents['j']}"),
             (1, remainder, f"{count * extents['j']}"),
         ):
             tensors = [
-                ("scores", self.offset("scores"), self.apart),
+                ("scores", self.offset("scores"), self.score_stride),
                 ("value", f"{head.starts[2]} + {column}", 0),
-                ("result", f"{self.result('first', head)} + {column}", self.width),
+                ("result", f"{self.result_offset('first', head)} + {column}", self.width),
                 ("factors", self.offset("factors"), 1),
             ]
             if width:
                 with self.text.scope(f"for v in range({tiles}):"):
-                    self.product(schedule, width, strides, tensors, trips=self.seen)
+                    self.write_product(schedule, width, strides, tensors, trips=self.visible_keys)
 
-    def product(
+    def write_product(
         self,
         schedule: Schedule,
         columns: int,
@@ -148,7 +148,7 @@ class RunTimeWriter(AttentionWriter):
         ----------
         strides : mapping of str to int
             The stride of rows of each tensor, in elements.
-        places : list of (str, str, int)
+        tensors : list of (str, str, int)
             The tensors, their offsets, and the stride of rows of the block.
         trips : int
             Iterations of the loop of products, after which rows are scaled; 0: those of the schedule, without scaling.

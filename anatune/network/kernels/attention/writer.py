@@ -106,7 +106,7 @@ class AttentionWriter:
         return write_affine([("worker", self.sizes[buffer])])
 
     def transpose_keys(self, start: str, turned_row: int, offset_of: Callable[[str], str]) -> None:
-        """Write the transposition of the keys (keys, dim) of a head to (dim, keys); `place` maps vectors to offsets."""
+        """Write the transposition of a head's keys (keys, dim) to (dim, keys); `offset_of` maps vectors to offsets."""
         name = self.function(
             ("turning", turned_row), partial(write_transpose, self.lanes, self.kernel.dim, self.key_row, turned_row)
         )
@@ -117,10 +117,12 @@ class AttentionWriter:
         keys, lanes = self.kernel.keys, self.lanes
         numbers = [self.numbers["key_row"]] if "key_row" in self.numbers else []
         with self.text.scope(f"for v in range({(keys + lanes - 1) // lanes}):"):
-            here = write_affine([(start, 1), (f"v * {lanes}", self.kernel.places[1][3])])
-            emit_call(self.text, name, [("key", here), *others("v")], f"T.min({lanes}, {keys} - v * {lanes})", *numbers)
+            offset = write_affine([(start, 1), (f"v * {lanes}", self.kernel.places[1][3])])
+            emit_call(
+                self.text, name, [("key", offset), *others("v")], f"T.min({lanes}, {keys} - v * {lanes})", *numbers
+            )
 
-    def powers(self, rows: str, first: str, keys: int, head: HeadExpressions, *length: str) -> None:
+    def write_powers(self, rows: str, first: str, keys: int, head: HeadExpressions, *length: str) -> None:
         """Write the computation of powers, and of the factor of each row, from the scores of queries from `first` on.
 
         Parameters
@@ -142,7 +144,7 @@ class AttentionWriter:
                 arguments.insert(1, ("mask", write_affine([(row, kernel.keys)])))
             emit_call(self.text, name, arguments, *length)
 
-    def result(self, first: str, head: HeadExpressions) -> str:
+    def result_offset(self, first: str, head: HeadExpressions) -> str:
         """Return the offset of the result of a query of a head."""
         kernel = self.kernel
         return f"(({head.batch} * {kernel.queries} + {first}) * {self.width} + {head.head} * {kernel.value_dim})"

@@ -20,7 +20,7 @@ from anatune.network.relax.device.steps import KernelCall, NestStep, Tensor
 __all__ = ["MOST_COLS", "LoopForm", "NestGroup", "form_of", "group_nests", "is_same", "join_independent"]
 
 MOST_COLS = 1 << 14
-"""Most elements of a row that a kernel holds at once; longer rows are reduced in steps, by a kernel of their own."""
+"""Most elements of a row that a kernel holds at once; longer rows are reduced in steps, by a separate kernel."""
 
 _MOST_GROUPS = 4
 """Most groups in one launch."""
@@ -66,7 +66,7 @@ class NestGroup:
 
     Attributes
     ----------
-    units : list of Unit
+    units : list of NestStep
     rows, cols : int
         Size of its matrix of elements; without reductions cols is 0, and rows counts all elements.
     full : dict of Tensor to bool

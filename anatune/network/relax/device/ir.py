@@ -1,8 +1,8 @@
 """A small language of loops, between TVM's functions and Triton source.
 
-`reading` returns a `DeviceNest` whose expressions have an `Element` for each load, and a `Reduction` around what is
-reduced. `rest` turns it into statements on tiles, whose expressions have a `Load` where memory is read. `printing`
-prints them. All are compared by value; Python's operators build expressions from expressions and numbers.
+`reading` returns a `DeviceNest` whose expressions have an `Element` for each load, and a `Reduction` around each
+reduced expression. `rest` turns it into statements on tiles, whose expressions have a `Load` where memory is read.
+`printing` prints them. All are compared by value; Python's operators build expressions from expressions and numbers.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Expr:
         return Infix("/", Number(other), self)
 
     def __truediv__(self, other: Operand) -> Infix:
-        """Return the quotient of a number and this value."""
+        """Return the quotient."""
         return Infix("/", self, expr_of(other))
 
     def __floordiv__(self, other: Operand) -> Infix:

@@ -259,7 +259,7 @@ class _Lowering:
         return tensor.role == "input" and tensor.place >= self.first_state
 
     def _state_dtype(self, index: int, dtype: str) -> str:
-        """Return the format of a part of the state in memory: rows that are put there have 16 bits, sums their own."""
+        """Return the format of a part of the state in memory: written rows have 16 bits; sums keep their format."""
         output = self.steps.outputs[index - len(self.state)]
         is_put = self._is_state(output) and output.place == self.first_state + index
         return self.precision if dtype == "float32" and is_put else dtype

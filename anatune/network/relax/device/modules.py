@@ -47,7 +47,7 @@ def make_rest_kernel(
 
     Parameters
     ----------
-    kept : callable
+    is_kept : callable
         Returns whether anything else reads a tensor that a group computes.
     dtype_of : callable
         Returns the number format of a tensor in memory.

@@ -16,7 +16,7 @@ from anatune.templates.triton.program.kernel import TritonProgram
 __all__ = ["ALIGNMENT", "DeviceKernel", "DeviceLaunch", "DeviceProgram", "Region", "Role"]
 
 ALIGNMENT = 256
-"""Tensors begin at multiples of so many bytes."""
+"""Tensors begin at multiples of this number of bytes."""
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 Role = Literal["input", "weight", "output", "arena", "state"]
 
@@ -57,7 +57,7 @@ class DeviceKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dynamic_shared_bytes, scratch_bytes : int
         See `templates.gpu.kernel.Launch`.
     facts : CompilerFacts
-        What the compiler reported.
+        The report of the compiler.
     """
 
     program: _Count
@@ -81,7 +81,7 @@ class DeviceLaunch(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     regions : tuple of Region
         Memory of its parameters, in order.
     scratch : Region, optional
-        Scratch memory that the compiler asks for.
+        Scratch memory that the compiler requires.
     name : str
         Name of the planned kernel or nests; a report has one line for all launches of a name.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["JOINS", "read_nest"]
 
 JOINS = ("Add", "Max", "Min", "Or", "And", "Mul")
-"""Kinds of reductions, by TVM's name of what joins two values."""
+"""Kinds of reductions, by TVM's name of the operator that joins two values."""
 _INFIX = {
     "Add": "+", "Sub": "-", "Mul": "*", "EQ": "==", "NE": "!=", "LT": "<", "LE": "<=", "GT": ">", "GE": ">=",
     "And": "&", "Or": "|", "BitwiseAnd": "&", "BitwiseOr": "|", "BitwiseXor": "^", "LShift": "<<", "RShift": ">>",

@@ -78,7 +78,7 @@ class KernelPart(NamedTuple):
 def write_part(
     group: NestGroup, is_kept: Callable[[Tensor], bool], dtype_of: Callable[[Tensor], str], hardware: GpuSpec
 ) -> KernelPart:
-    """Return the statements of a group; parameters and errors as `modules.make_rest_kernel`."""
+    """Return the statements of a group. Parameters and errors are those of `modules.make_rest_kernel`."""
     return _TileWriter(group, is_kept, dtype_of, hardware).write_part()
 
 

@@ -29,7 +29,7 @@ __all__ = ["KernelCall", "ModelSteps", "NestStep", "Tensor", "read_steps"]
 
 @dataclass(eq=False)
 class Tensor:
-    """Memory of a model; tensors are compared by identity, and read in any shape with as many elements.
+    """Memory of a model. Tensors are compared by identity; they can be read in any shape with `size` elements.
 
     Attributes
     ----------
@@ -79,7 +79,7 @@ class ModelSteps(NamedTuple):
 
     Attributes
     ----------
-    steps : list of Call or Unit
+    steps : list of KernelCall or NestStep
     outputs : list of Tensor
     constants : list of ndarray
         Weights in addition to those that the module takes: constants in its text.
@@ -101,7 +101,7 @@ def read_steps(module: IRModule, target: Target, num_inputs: int, num_weights: i
     Raises
     ------
     NoSourceError
-        TVM has no loops for an operator, or it is no loop nest around arithmetic, such as a large sort.
+        TVM has no loops for an operator, or it is not a loop nest around arithmetic, such as a large sort.
     """
     tvm = import_tvm()
     from tvm import relax

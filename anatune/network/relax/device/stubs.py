@@ -14,7 +14,7 @@ _WIDE = "float32"
 
 
 def make_stub(name: str, node: Node, kind: str) -> ModelKernel:
-    """Return a kernel that does nothing, so that TVM keeps its call and `steps` can read the operands.
+    """Return a kernel that does nothing, so that TVM keeps its call and `steps.read_steps` can read the operands.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ _CHAINS = 4
 _PARALLEL_FROM = 1 << 14
 """Least iterations of a nest that runs in parallel, because a parallel loop costs some microseconds."""
 _CHUNKS = 4
-"""Least iterations of a parallel loop for each thread, if there are so many."""
+"""Least iterations of a parallel loop for each thread, if the loop is long enough."""
 _MOST_SCALAR = 8
 """Most iterations of a loop that is not vectorised."""
 
@@ -208,7 +208,7 @@ class _LoopWriter:
 
 
 _JOINS = ("Add", "Mul", "Max", "Min", "And", "Or")
-"""Kinds of reductions, by TVM's name of what joins two values."""
+"""Kinds of reductions, by TVM's name of the operator that joins two values."""
 
 
 class _Reduction:

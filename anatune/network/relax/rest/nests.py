@@ -133,11 +133,11 @@ def nest_of(tvm: TvmObject, realize: TvmObject, loops: Sequence[TvmObject]) -> R
     """
     block = realize.block
     kinds = [int(one.iter_type) for one in block.iter_vars]
-    plain = len(loops) == len(kinds) and all(
+    is_nest = len(loops) == len(kinds) and all(
         value.same_as(loop.loop_var) and known_value(loop.min) == 0
         for value, loop in zip(realize.iter_values, loops, strict=True)
     )
-    if not plain or set(kinds) - {_SPATIAL, _REDUCTION} or known_value(realize.predicate) != 1 or block.match_buffers:
+    if not is_nest or set(kinds) - {_SPATIAL, _REDUCTION} or known_value(realize.predicate) != 1 or block.match_buffers:
         return None
     reader = _AccessReader(tvm, [one.var for one in block.iter_vars], [loop.extent for loop in loops])
     body = reader.split_quotients(block.body)

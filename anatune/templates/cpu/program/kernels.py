@@ -51,7 +51,7 @@ class Kernels:
     ----------
     workload : Workload
     nest : LoopNest
-    parts : dict of str to tuple of Part
+    parts : dict of str to tuple of CallGroup
         The parts of the nest, split so that calls at a border are separate.
     layouts : list of TensorLayout
         Layout of each operand.

@@ -53,7 +53,7 @@ class LoopNest(NamedTuple):
         How many of them are "outer" loops, which are distributed over the cores if the schedule is parallel.
     calls : tuple of str
         Spatial axes in the order of their loops of microkernel calls, outer to inner.
-    parts : dict of str to tuple of Part
+    parts : dict of str to tuple of CallGroup
         Spatial axis -> parts that the calls of one l2 tile cover.
     inner : tuple of NestLoop
         Reduction loops inside the microkernel, outer to inner, without those of one iteration.

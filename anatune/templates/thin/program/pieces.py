@@ -28,7 +28,7 @@ def load_call(array: str, base: str, num_bytes: int, source: str, condition: str
 
     Parameters
     ----------
-    inside : str
+    condition : str
         A condition. If it is false, the words become the neutral element of `body`, "add" or "max".
     """
     count, fill = -(-num_bytes // 4), _LEAST[dtype] if body == "max" else "0u"

@@ -33,7 +33,7 @@ _GELU_PARTS = (
     f"{{x}}_ratio = tl.abs({{x}}) / (tl.abs({{x}}) + {MIDDLE})",
     f"{{x}}_below = {{x}} * (1.0 - {{x}}_ratio) * tl.exp(-0.5 * {{x}} * {{x}}) * {_TAIL}",
 )
-"""x times the normal distribution of -\\|x\\|, as in `emit.call_elementary`. 1 - erf would cancel."""
+"""x times the normal distribution of -\\|x\\|, as in `codegen.formulas.call_elementary`. 1 - erf would cancel."""
 _FUNCTIONS = {
     "relu6": "tl.minimum(tl.maximum({x}, 0.0), 6.0)",
     "silu": "{x} / (1.0 + tl.exp(-{x}))",

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from anatune.adapters.logs.devices import DeviceResolver, device_name, parse_target
+from anatune.adapters.logs.devices import DeviceResolver, parse_device_name, parse_target
 from anatune.core.hardware.files import hardware
 from anatune.records.traces import UnfitError
 from tests.wording import refuses
@@ -51,8 +51,8 @@ def test_targets(text, kind, vendor, name, arch, family):
     ],
 )
 def test_names_that_drivers_give(name, spec):
-    assert DeviceResolver(None).resolve(device_name(name)).name == spec
-    assert DeviceResolver(hardware(spec)).resolve(device_name(name)).name == spec
+    assert DeviceResolver(None).resolve(parse_device_name(name)).name == spec
+    assert DeviceResolver(hardware(spec)).resolve(parse_device_name(name)).name == spec
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def test_names_that_drivers_give(name, spec):
 )
 def test_names_that_are_no_spec_are_not_guessed(name):
     with refuses(UnfitError):
-        DeviceResolver(None).resolve(device_name(name))
+        DeviceResolver(None).resolve(parse_device_name(name))
 
 
 @pytest.mark.parametrize("name", ["l4", "a10", "h20", "mi250x"])
 def test_a_name_is_no_beginning_of_a_longer_word(name):
-    assert DeviceResolver(None).resolve(device_name(name)).name == name  # and not one of l40s, a100_sxm, h200
+    assert DeviceResolver(None).resolve(parse_device_name(name)).name == name  # and not one of l40s, a100_sxm, h200
 
 
 def test_a_name_of_several_narrows_what_is_given():
-    assert DeviceResolver(hardware("v100_pcie")).resolve(device_name("Tesla V100")).name == "v100_pcie"
+    assert DeviceResolver(hardware("v100_pcie")).resolve(parse_device_name("Tesla V100")).name == "v100_pcie"
     with refuses(UnfitError):
-        DeviceResolver(hardware("rtx3090")).resolve(device_name("Tesla V100"))
-    assert DeviceResolver(hardware("mi50")).resolve(device_name("gfx906:sramecc+:xnack-")).name == "mi50"
+        DeviceResolver(hardware("rtx3090")).resolve(parse_device_name("Tesla V100"))
+    assert DeviceResolver(hardware("mi50")).resolve(parse_device_name("gfx906:sramecc+:xnack-")).name == "mi50"
 
 
 def test_an_architecture_narrows_a_name():

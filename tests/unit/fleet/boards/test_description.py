@@ -3,7 +3,7 @@ import pytest
 
 import anatune
 from anatune.errors import DeviceError
-from anatune.fleet.boards.description import describe_board, machine_of, other_device, spec_name
+from anatune.fleet.boards.description import describe_board, explain_difference, machine_of, spec_name
 from tests.wording import refuses
 
 X86 = """processor : 0
@@ -95,15 +95,15 @@ def test_which_boards_are_the_same_device():
     clock = msgspec.structs.replace(
         one.compute, clock_hz=one.compute.clock_hz / 2, fp32_peak_flop_per_s=one.compute.fp32_peak_flop_per_s / 2
     )
-    assert other_device(one, one) == ""
-    assert other_device(one, msgspec.structs.replace(one, compute=clock)) == ""  # what a system says just now
-    assert other_device(one, anatune.hardware("aws_graviton3")).startswith("it is ")
+    assert explain_difference(one, one) == ""
+    assert explain_difference(one, msgspec.structs.replace(one, compute=clock)) == ""  # what a system says just now
+    assert explain_difference(one, anatune.hardware("aws_graviton3")).startswith("it is ")
     fewer = one.with_threads(one.compute.num_cores - 1)
-    assert f"it has {fewer.compute.num_cores} cores, expected {one.compute.num_cores}" in other_device(one, fewer)
+    assert f"it has {fewer.compute.num_cores} cores, expected {one.compute.num_cores}" in explain_difference(one, fewer)
     whole = anatune.hardware("intel_xeon_8480")
     hiding = msgspec.structs.replace(whole, hidden_features=("avx512bf16",))
-    assert "it does not offer avx512bf16" in other_device(whole, hiding)
-    assert other_device(hiding, whole) == ""  # what is not used may be there
+    assert "it does not offer avx512bf16" in explain_difference(whole, hiding)
+    assert explain_difference(hiding, whole) == ""  # what is not used may be there
 
 
 def test_names_and_processors():

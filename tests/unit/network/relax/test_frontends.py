@@ -51,21 +51,21 @@ def refused(path, match):
 @pytest.mark.parametrize(
     ("entries", "said"),
     [
-        ({"location": "../w.bin"}, r"w\.bin.*expected weights in files of its own folder"),
-        ({"location": "{outside}"}, r"w\.bin.*expected weights in files of its own folder"),
-        ({"location": "link.bin"}, r"link\.bin.*expected weights in files of its own folder"),
+        ({"location": "../w.bin"}, r"w\.bin.*expected weights in files of the same folder"),
+        ({"location": "{outside}"}, r"w\.bin.*expected weights in files of the same folder"),
+        ({"location": "link.bin"}, r"link\.bin.*expected weights in files of the same folder"),
         ({"location": ""}, "is no file: weights in files of their own"),
         ({"location": "."}, "is no file: weights in files of their own"),
         ({"location": "pipe"}, "is no file: weights in files of their own"),
         ({"location": "none.bin"}, r"none\.bin is missing: weights in files of their own"),
         ({"location": "a\0b"}, "missing: weights in files of their own"),
         ({"location": "a" * 5000}, "file name too long"),
-        ({"offset": "-1"}, "expected weights in files of its own folder"),
-        ({"offset": "x"}, "expected weights in files of its own folder"),
+        ({"offset": "-1"}, "expected weights in files of the same folder"),
+        ({"offset": "x"}, "expected weights in files of the same folder"),
         ({"offset": "9" * 30}, r"w\.bin has 1,152 bytes, model\.onnx expects 1,000"),
-        ({"length": "-5"}, "expected weights in files of its own folder"),
-        ({"length": "x"}, "expected weights in files of its own folder"),
-        ({"length": "9" * 5000}, "expected weights in files of its own folder"),
+        ({"length": "-5"}, "expected weights in files of the same folder"),
+        ({"length": "x"}, "expected weights in files of the same folder"),
+        ({"length": "9" * 5000}, "expected weights in files of the same folder"),
         ({"length": "1153"}, r"w\.bin has 1,152 bytes, model\.onnx expects 1,153 at least"),
         ({"length": "100"}, r"model\.onnx: tensor .* cannot be read"),
     ],
@@ -107,7 +107,7 @@ def test_links_of_a_model_and_its_weights_lead_to_one_folder(path, tmp_path, inn
     (tmp_path / "secret").write_bytes((blobs / "bbb").read_bytes())
     (snapshot / "w.bin").unlink()
     (snapshot / "w.bin").symlink_to(tmp_path / "secret")
-    refused(snapshot / "model.onnx", r"w\.bin.*expected weights in files of its own folder")
+    refused(snapshot / "model.onnx", r"w\.bin.*expected weights in files of the same folder")
 
 
 def test_weights_may_be_links_within_the_folder(path):
@@ -144,7 +144,7 @@ def test_inputs_that_are_no_tensors(path):
     model = onnx.load(path)
     model.graph.input[0].type.tensor_type.elem_type = 33
     path.write_bytes(model.SerializeToString())
-    refused(path, r"input data is no tensor of a type that ONNX has; export it again")
+    refused(path, r"input data is not a tensor of an ONNX type; export it again")
     with refuses(WorkloadError):
         onnx_inputs(path)
 
@@ -216,6 +216,6 @@ def test_damaged_programs_are_a_line_without_what_pytorch_logs(tmp_path):
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert len(lines) == len(paths)
-    assert all("; expected what torch.export.save wrote; export it again" in line for line in lines)
+    assert all("; expected a file of torch.export.save; export it again" in line for line in lines)
     (line,) = done.stderr.splitlines()
     assert line.endswith("heard again")

@@ -93,9 +93,9 @@ def _scan(call: OnnxCall) -> Sequence[Value]:
     lengths = [longest] * batch if call.get(0) is None else call.constant_values(0, "the lengths").tolist()
     rows = []
     for sequence in range(batch):
-        first, each = ([_slice_at(value, 0, sequence) for value in group] for group in (states, inputs))
+        own_states, own_inputs = ([_slice_at(value, 0, sequence) for value in group] for group in (states, inputs))
         numbers = [[0] * count, attrs.get("directions") or [0] * count, [0] * outputs, [0] * outputs]
-        results = list(_run_scan(call, first, each, numbers, lengths[sequence]))
+        results = list(_run_scan(call, own_states, own_inputs, numbers, lengths[sequence]))
         for number in range(len(states), len(results)):
             kind = tensor_type(results[number])
             zeros = broadcast(constant(0, kind.dtype), (longest - lengths[sequence], *kind.shape[1:]))

@@ -1,4 +1,4 @@
-"""Readers of operators that gather and scatter elements, at indices that may be known only at run time."""
+"""Readers of operators that gather and scatter elements, at indices that may be unknown before run time."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _gather_elements(call: OnnxCall) -> Value:
 
 
 def _columns(call: OnnxCall, batch: int = 0) -> list[Value]:
-    """Return the columns of tuples of indices, each of the shape of the tuples, after indices of batch dimensions."""
+    """Return a tensor of indices for each indexed dimension: batch dimensions first, then those of the index tuples."""
     *shape, count = call.kind(1).shape
     sizes = call.kind().shape
     columns = [axis_indices(axis, len(shape), sizes[axis]) for axis in range(batch)]
@@ -74,8 +74,8 @@ _REDUCTIONS = {"none": "update"}
 
 
 def _reduction(call: OnnxCall) -> str:
-    word: str = call.attributes.get("reduction", "none")
-    return _REDUCTIONS.get(word, word)
+    reduction: str = call.attributes.get("reduction", "none")
+    return _REDUCTIONS.get(reduction, reduction)
 
 
 def _scatter_elements(call: OnnxCall) -> Value:
@@ -107,7 +107,7 @@ def _scatter_nd(call: OnnxCall) -> Value:
 
 
 def _tensor_scatter(call: OnnxCall) -> Value:
-    """Return a cache with new rows written after those of each batch; each position computes the row that it gets."""
+    """Return a cache with new rows written after the rows of each batch element, by a row index for each position."""
     kind, axis = call.kind(), call.attributes["axis"] % call.rank
     size, count = kind.shape[axis], call.kind(1).shape[axis]
     begins = constant(np.zeros(kind.shape[0]), "int64") if call.get(2) is None else cast(call[2], "int64")

@@ -106,7 +106,7 @@ def _widen(value: Value) -> Value:
 
 
 def _axis(call: OnnxCall) -> int:
-    """Return the axis of scales; for vectors it is always the first one, whatever the attribute says."""
+    """Return the axis of scales; for vectors it is the first one for any value of the attribute."""
     axis: int = call.attributes.get("axis", 1)
     return axis if call.rank > 1 else 0
 
@@ -263,7 +263,7 @@ def _requantise(call: OnnxCall, value: Value, index: int) -> Value:
 
 
 def _apply(call: OnnxCall, op: str, *operands: Value | None, **defaults: object) -> Value:
-    """Return the result of an operator of the standard on other operands; `own` holds defaults of its attributes."""
+    """Return the result of an operator of the standard on other operands; `defaults` are those of its attributes."""
     attributes = call.attributes.with_defaults(defaults)
     opset = call.attributes.get("opset", _OPSET)
     results = _STANDARD[op](replace(call, op=op, opset=opset, inputs=operands, attributes=attributes, outputs=("",)))
