@@ -217,7 +217,7 @@ def others(tmp_path_factory):
         ("cluster scheduler --port 70000", ["--port", "65535"]),
         ("worker", ["SCHEDULER"]),
         ("worker 127.0.0.1:1 --builders -1", ["--builders"]),
-        ("worker 127.0.0.1:1 --build-only --device host", ["--device is what is measured on"]),
+        ("worker 127.0.0.1:1 --build-only --device host", ["--device", "--build-only"]),
         ("worker 127.0.0.1:1 --build-only --builders 0", ["does nothing"]),
         ("worker 127.0.0.1:1 --backend pycuda", ["--backend is for GPUs"]),
         ("tune --hw h200 matmul 8x8x8 --build-only k --cluster 127.0.0.1:1", ["--cluster"]),
@@ -236,7 +236,7 @@ def others(tmp_path_factory):
                 ("--tracker 127.0.0.1:9190", ["--tracker", "--key"]),
                 ("--tracker 127.0.0.1:9190 --key k --tls d", ["--tls", "--cluster"]),
                 ("--cluster 127.0.0.1:1 --key k", ["--key", "--tracker"]),
-                ("--cluster 127.0.0.1:1 --tracker 127.0.0.1:9190 --key k", ["--cluster", "--tracker", "leave one out"]),
+                ("--cluster 127.0.0.1:1 --tracker 127.0.0.1:9190 --key k", ["--cluster", "--tracker", "leave one"]),
             )
         ],
         ("compile m.onnx -o d --cluster 127.0.0.1:1", ["--cluster", "--trials"]),
