@@ -70,7 +70,7 @@ def test_the_operator_of_the_recipe(program):
 
 
 def test_the_operator_of_models_of_the_recipe(program, monkeypatch):
-    made = program("An operator of whole models").hypot
+    made = program("An operator of networks").hypot
     monkeypatch.setitem(OPERATORS, made.name, made)
     first, second = (np.full((1, 2, 4, 4), number, np.float32) for number in (3.0, 4.0))
     x = Input("x", TensorType(first.shape, "float32"))
@@ -97,7 +97,7 @@ def test_the_pass_of_the_recipe(program):
     value = Input("x", TensorType((2, 3), "float32"))
     once = Node("nn.relu", (value,), value.type)
     graph = Graph((value,), (Node("nn.relu", (once,), value.type),), is_tuple=False)
-    after = program("A pass over whole models").without_repeated_rectifiers(graph)
+    after = program("A pass over networks").without_repeated_rectifiers(graph)
     array = np.arange(-3.0, 3.0).reshape(2, 3)
     assert np.array_equal(naive_graph.run(after, array)[0], naive_graph.run(graph, array)[0])
     assert (len(graph.nodes()), len(after.nodes())) == (2, 1)

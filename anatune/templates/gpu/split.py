@@ -40,7 +40,7 @@ SPLIT = {"split": 1, "whole": 0, "atomic": 0}
 
 SPLIT_MEANINGS = {
     "split": "blocks that share the reduction of a tile",
-    "whole": "first tiles whose reduction is not shared, which fill the device in whole waves",
+    "whole": "first tiles that are not shared, equally many for each multiprocessor",
     "atomic": "1 if the blocks add their parts to the result atomically, 0 if a second kernel adds them in order",
 }
 

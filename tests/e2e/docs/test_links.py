@@ -36,4 +36,4 @@ def test_the_reference_has_every_public_name():
 
 
 def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text().splitlines()) <= 175
+    assert len((ROOT / "README.md").read_text().splitlines()) <= 185
