@@ -161,7 +161,7 @@ def test_folders_that_are_damaged(anatune, path, tmp_path):
     (folder / "model.json").write_text(summary.replace('"offset": 0', '"offset": 64'))
     refused(anatune("run", folder), "model.json is damaged: ", "compile the model again")
     (folder / "model.json").write_text("[" * 100_000)
-    refused(anatune("run", folder), "model.json: no summary of a compiled model", "compile it again")
+    refused(anatune("run", folder), "model.json: ", "summary", "compile it again")
     (folder / "model.json").write_text('{"format": 1, "version": "0.1.0"}')
     refused(anatune("run", folder), "made by another version of anatune; compile it again")
 
@@ -175,7 +175,7 @@ def test_dynamic_axes(compile_file, path, anatune, tmp_path):
     models.onnx_network(path, batch="batch")
     refused(compile_file(path, "--input-shape", "2x4x8x"), "--input-shape", "1x3x224x224", status=2)
     refused(compile_file(path, *2 * ["--input-shape", "2x4x8x8"]), "model.onnx: ", "2 shapes, expected one", "data")
-    refused(compile_file(path, "--size", "rows=1..4"), "has no size rows, expected some of batch")
+    refused(compile_file(path, "--size", "rows=1..4"), "no size rows, expected ", "batch")
     for words in (("--input-shape", "2x4x8x8"), ("--size", "batch=1..4")):
         assert anatune("compile", path, "-o", tmp_path / "out", *words, "--threads", "1").returncode == 0
     run = anatune("run", tmp_path / "out", "--size", "batch=3")
