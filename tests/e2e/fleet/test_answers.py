@@ -24,8 +24,8 @@ def check_answers(trials):
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ("rubbish", "valid Answer"),
-        ("no bytes", "dict, expected Answer"),
+        ("rubbish", r"valid \w*Answer"),
+        ("no bytes", r"dict, expected \w*Answer"),
         ("another number", "another request"),
         ("too many", "2 measurements, expected 1"),
         ("nan", "positive number of seconds"),
@@ -83,7 +83,7 @@ def test_where_nobody_answers_well_the_session_ends_in_one_line(lab, records):
     text = str(raised.value)
     assert "\n" not in text
     assert re.search(r"\bfar quarantined: [^;]*positive number of seconds", text)
-    assert re.search(r"\bnear quarantined: [^;]*valid Answer", text)
+    assert re.search(r"\bnear quarantined: [^;]*valid \w*Answer", text)
     assert text.endswith(f" {len(recorded(records))} trials are kept in {records}, --resume continues")
     lab.two_workers()
     lab.session(records, TRIALS, resume=True).finish()
