@@ -41,7 +41,7 @@ def import_lines(
     for log in imported:
         devices[log.hardware.name] += log.rows
     shares = ", ".join(f"{count} on {name}" for name, count in devices.items())
-    lines = [Line(f"{store}: {sum(devices.values())} new trials of a {kind} log{f': {shares}' * (len(devices) > 1)}")]
+    lines = [Line(f"{store}: {sum(devices.values())} new trials of the {kind} log{f': {shares}' * (len(devices) > 1)}")]
     cells = [
         ("device", [log.hardware.name for log in imported]),
         ("trials", [str(log.rows) for log in imported]),

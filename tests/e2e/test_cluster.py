@@ -105,7 +105,9 @@ def test_the_three_machines_of_the_page(script, environment, anatune, tmp_path):
         for name, start in (("box1", "host_gpu"), ("builds", "--build-only")):
             words = [*of_page("worker", start, **places), "--name", name, "--builders", 1]
             worker = lab.enter_context(serving(script, environment, *words))
-            assert re.match(rf"{name} joined tls://127\.0\.0\.1:{port}: .*, builds 1 at once", worker.stderr.readline())
+            assert re.match(
+                rf"{name} joined tls://127\.0\.0\.1:{port}: .*\b1 builds at once$", worker.stderr.readline()
+            )
         more = ["--threads", 1, "--records", records, "--output", best, "--json"]
         done = anatune(*of_page("tune", "--cluster", **places), *more)
         assert done.returncode == 0, done.stderr
@@ -120,7 +122,7 @@ def test_the_three_machines_of_the_page(script, environment, anatune, tmp_path):
         assert {one["measurement"]["worker"] for one in tree["trials"]} == {"box1"}
         assert best.exists()
         text = anatune(*of_page("cluster status", **places)).stdout
-        assert re.search(r"^scheduler tls://\S+: 2 workers, 1 device, 2 to build at once$", text, re.MULTILINE), text
+        assert re.search(r"^scheduler tls://\S+: 2 workers, 1 device, 2 builds at once$", text, re.MULTILINE), text
         assert re.search(r"^box1 +ready +1 +\d+ +\d+ ", text, re.MULTILINE), text
         assert re.search(r"^builds +ready +1 +0 +\d+ +builds only +idle$", text, re.MULTILINE), text
 
@@ -130,8 +132,8 @@ def test_a_worker_waits_for_its_scheduler(script, environment, tls):
     """It says once that nobody is there, and goes on; two of one name are said, too."""
     with serving(script, environment, "worker", "127.0.0.1:1", "--tls", tls, "--build-only", "--builders", 1) as worker:
         said = worker.stderr.readline()
-        assert said.startswith("tls://127.0.0.1:1: nothing listens there; ")
-        assert said.endswith("tried again every 2 s\n")
+        assert said.startswith("tls://127.0.0.1:1: ")
+        assert "every 2 s" in said
         time.sleep(3.0)
     assert worker.said == "the worker ended\n"
 
@@ -140,9 +142,9 @@ def test_a_worker_waits_for_its_scheduler(script, environment, tls):
 def test_two_workers_of_one_name(script, environment, anatune, lab, tls):
     words = ("worker", lab, "--tls", tls, "--build-only", "--builders", 1, "--name", "twin")
     with serving(script, environment, *words) as first:
-        assert first.stderr.readline() == f"twin joined {lab}: builds only, builds 1 at once\n"
+        assert first.stderr.readline().startswith(f"twin joined {lab}: builds only, ")
         with serving(script, environment, *words) as second:
-            assert "another worker there is called twin; --name names this one" in second.stderr.readline()
+            assert {"twin", "--name"} <= set(second.stderr.readline().replace(";", " ").split())
         (one,) = status(anatune, lab, tls)
         assert (one["measures"], one["builds"], one["device"]) == (0, 1, "")
 
@@ -150,7 +152,7 @@ def test_two_workers_of_one_name(script, environment, anatune, lab, tls):
 def test_a_taken_port(anatune, lab, tls):
     port = lab.rpartition(":")[2]
     done = anatune("cluster", "scheduler", "--port", port, "--tls", tls)
-    check(done, 1, f"127.0.0.1:{port}: the port is taken", "--port names another one")
+    check(done, 1, f"127.0.0.1:{port}: the port ", "--port")
 
 
 def check(done, code, *parts):
@@ -169,24 +171,24 @@ TUNE = "tune --hw host matmul 8x8x8 "
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (f"cluster status {ELSEWHERE}", ["beyond this machine's loopback", "make certificates"]),
-        (f"worker {ELSEWHERE}", ["beyond this machine's loopback"]),
-        (f"{TUNE}--cluster {ELSEWHERE}", ["beyond this machine's loopback"]),
-        ("cluster scheduler --host 0.0.0.0", ["0.0.0.0", "beyond this machine's loopback"]),
-        ("cluster scheduler --host 192.0.2.1 --tls TLS", ["192.0.2.1", "no address of this machine"]),
-        ("cluster scheduler --host nowhere.invalid", ["knows no host nowhere.invalid"]),
+        (f"cluster status {ELSEWHERE}", ["192.0.2.1:8786", "loopback", "certificates"]),
+        (f"worker {ELSEWHERE}", ["loopback"]),
+        (f"{TUNE}--cluster {ELSEWHERE}", ["loopback"]),
+        ("cluster scheduler --host 0.0.0.0", ["0.0.0.0", "loopback"]),
+        ("cluster scheduler --host 192.0.2.1 --tls TLS", ["192.0.2.1", "address of this machine"]),
+        ("cluster scheduler --host nowhere.invalid", ["nowhere.invalid"]),
         ("cluster scheduler --tls /nowhere", ["/nowhere", "no such folder", "ca.pem"]),
-        ("cluster status 127.0.0.1:1", ["127.0.0.1:1", "nothing listens"]),
-        ("cluster status 127.0.0.1:1 --tls TLS", ["nothing listens"]),
+        ("cluster status 127.0.0.1:1", ["tcp://127.0.0.1:1: ", "anatune cluster scheduler"]),
+        ("cluster status 127.0.0.1:1 --tls TLS", ["tls://127.0.0.1:1: ", "anatune cluster scheduler"]),
         ("cluster status 127.0.0.1:x", ["'127.0.0.1:x'", "HOST:PORT"]),
         ("cluster status http://127.0.0.1:8787", ["http", "HOST:PORT"]),
         ("cluster status tls://127.0.0.1:1", ["--tls DIR"]),
         ("cluster status tcp://127.0.0.1:1 --tls TLS", ["tls://127.0.0.1:1"]),
         ("cluster status LAB", ["--tls DIR"]),
-        ("cluster status PLAIN", ["takes only TLS"]),
-        ("cluster status LAB --tls OTHER", ["not of the authority", "ca.pem", "copy the folder"]),
-        ("worker LAB --tls OTHER --build-only --builders 1", ["not of the authority"]),
-        (f"{TUNE}--cluster LAB --tls OTHER", ["not of the authority"]),
+        ("cluster status PLAIN", ["TLS only", "--tls DIR"]),
+        ("cluster status LAB --tls OTHER", ["authority", "ca.pem", "copy the folder"]),
+        ("worker LAB --tls OTHER --build-only --builders 1", ["authority", "ca.pem"]),
+        (f"{TUNE}--cluster LAB --tls OTHER", ["authority", "ca.pem"]),
         (f"{TUNE}--cluster LAB --tls OLD", ["expired on", "make a new set"]),
         ("worker LAB --tls OLD", ["expired on"]),
         ("cluster scheduler --tls OLD", ["expired on"]),
@@ -217,7 +219,7 @@ def others(tmp_path_factory):
         ("cluster scheduler --port 70000", ["--port", "65535"]),
         ("worker", ["SCHEDULER"]),
         ("worker 127.0.0.1:1 --builders -1", ["--builders"]),
-        ("worker 127.0.0.1:1 --build-only --device host", ["--device is what is measured on"]),
+        ("worker 127.0.0.1:1 --build-only --device host", ["--device", "--build-only"]),
         ("worker 127.0.0.1:1 --build-only --builders 0", ["does nothing"]),
         ("worker 127.0.0.1:1 --backend pycuda", ["--backend is for GPUs"]),
         ("tune --hw h200 matmul 8x8x8 --build-only k --cluster 127.0.0.1:1", ["--cluster"]),
@@ -236,7 +238,7 @@ def others(tmp_path_factory):
                 ("--tracker 127.0.0.1:9190", ["--tracker", "--key"]),
                 ("--tracker 127.0.0.1:9190 --key k --tls d", ["--tls", "--cluster"]),
                 ("--cluster 127.0.0.1:1 --key k", ["--key", "--tracker"]),
-                ("--cluster 127.0.0.1:1 --tracker 127.0.0.1:9190 --key k", ["--cluster", "--tracker", "leave one out"]),
+                ("--cluster 127.0.0.1:1 --tracker 127.0.0.1:9190 --key k", ["--cluster", "--tracker", "leave one"]),
             )
         ],
         ("compile m.onnx -o d --cluster 127.0.0.1:1", ["--cluster", "--trials"]),

@@ -87,7 +87,7 @@ def test_paths_that_are_no_models(compile_file, tmp_path):
         (tmp_path / name).write_text("some text\n")
         refused(compile_file(tmp_path / name), f"{name}: ", "expected an ONNX file (or NAME.pt2)")
     (tmp_path / "empty.onnx").write_bytes(b"")
-    refused(compile_file(tmp_path / "empty.onnx"), "empty.onnx: no ONNX model, expected one with operators")
+    refused(compile_file(tmp_path / "empty.onnx"), "empty.onnx: ", "no ONNX model")
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
@@ -103,7 +103,7 @@ def test_onnx_files_without_their_weights(compile_file, path, tmp_path):
     model = onnx.load(path)
     onnx.save(model, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
     (tmp_path / "weights.bin").unlink()
-    refused(compile_file(path), "weights.bin", "have to lie beside model.onnx")
+    refused(compile_file(path), "weights.bin is missing", "model.onnx")
 
 
 def test_truncated_external_weights(compile_file, path, tmp_path):
@@ -159,23 +159,23 @@ def test_folders_that_are_damaged(anatune, path, tmp_path):
     assert anatune("run", folder).returncode == 0
     summary = (folder / "model.json").read_text()
     (folder / "model.json").write_text(summary.replace('"offset": 0', '"offset": 64'))
-    refused(anatune("run", folder), "model.json is damaged: it is not what was written; compile the model again")
+    refused(anatune("run", folder), "model.json is damaged: ", "compile the model again")
     (folder / "model.json").write_text("[" * 100_000)
-    refused(anatune("run", folder), "model.json: no summary of a compiled model", "compile it again")
+    refused(anatune("run", folder), "model.json: ", "summary", "compile it again")
     (folder / "model.json").write_text('{"format": 1, "version": "0.1.0"}')
     refused(anatune("run", folder), "made by another version of anatune; compile it again")
 
 
 def test_operators_that_nobody_knows(compile_file, path):
     models.onnx_network(path, operator="Nonsense")
-    refused(compile_file(path), "model.onnx: operators that are not known: Nonsense")
+    refused(compile_file(path), "model.onnx: ", "Nonsense", "--fallback onnxruntime")
 
 
 def test_dynamic_axes(compile_file, path, anatune, tmp_path):
     models.onnx_network(path, batch="batch")
     refused(compile_file(path, "--input-shape", "2x4x8x"), "--input-shape", "1x3x224x224", status=2)
-    refused(compile_file(path, *2 * ["--input-shape", "2x4x8x8"]), "2 shapes were given, expected one", "data")
-    refused(compile_file(path, "--size", "rows=1..4"), "has no size rows, expected some of batch")
+    refused(compile_file(path, *2 * ["--input-shape", "2x4x8x8"]), "model.onnx: ", "2 shapes, expected one", "data")
+    refused(compile_file(path, "--size", "rows=1..4"), "no size rows, expected ", "batch")
     for words in (("--input-shape", "2x4x8x8"), ("--size", "batch=1..4")):
         assert anatune("compile", path, "-o", tmp_path / "out", *words, "--threads", "1").returncode == 0
     run = anatune("run", tmp_path / "out", "--size", "batch=3")
@@ -245,9 +245,7 @@ def test_inputs_of_a_run(anatune, path, tmp_path):
         np.save(tmp_path / f"{name}.npy", array)
         refused(anatune("run", folder, "--input", tmp_path / f"{name}.npy"), said)
     np.save(tmp_path / "x.npy", right)
-    refused(
-        anatune("run", folder, *2 * ["--input", tmp_path / "x.npy"]), "takes 1 inputs: data (1x4x8x8 float32); got 2"
-    )
+    refused(anatune("run", folder, *2 * ["--input", tmp_path / "x.npy"]), "1 inputs", "got 2", "data (1x4x8x8 float32)")
     (tmp_path / "text.npy").write_text("text")
     refused(anatune("run", folder, "--input", tmp_path / "text.npy"), "expected a file that numpy.save wrote", status=2)
     refused(anatune("run", folder, "--input", tmp_path / "none.npy"), "none.npy: no such file or directory")

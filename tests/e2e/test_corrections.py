@@ -46,7 +46,7 @@ def test_where_it_does_not_help_it_is_not_saved_and_says_so(anatune, tmp_path):
     records = fill(tmp_path / "tuning.sqlite", slow=0.0)
     done = anatune("records", "train", records, XDG_CONFIG_HOME=str(tmp_path / "config"))
     assert done.returncode == 0, done.stderr
-    assert "not better than the analytical model on workloads it has not seen; not saved" in done.stdout
+    assert done.stdout.endswith("; not saved\n")
     assert not (tmp_path / "config").exists()
     done = anatune("records", "train", records, "--output", tmp_path / "out", XDG_CONFIG_HOME=str(tmp_path / "config"))
     assert f"saved in {tmp_path / 'out'}" in done.stdout
@@ -58,7 +58,7 @@ def test_logs_of_other_tuners_are_imported(anatune, tmp_path):
     log = written(tmp_path / "log.json", autotvm(), autotvm(error=4, times=(1e10,)), autotvm(tile_f=[3, 1, 4, 2]))
     done = anatune("records", "import", log, "--hw", "rtx3080", "--records", records)
     assert done.returncode == 0, done.stderr
-    assert "2 trials of this autotvm log are new" in done.stdout
+    assert "2 new trials of the autotvm log" in done.stdout
     assert re.search(r"rtx3080 +2 +1 +0 +conv2d 4x8x14x14 16x8x3x3 --padding 1", done.stdout)
     assert "left out: 1 entries\n1  tiles do not multiply" in done.stdout
     done = anatune("records", "import", log, "--hw", "rtx3080", "--records", records)
@@ -80,13 +80,13 @@ def test_a_log_says_itself_what_it_is_of(anatune, tmp_path):
     log = written(tmp_path / "tophub.log", *named)
     done = anatune("records", "import", log, "--records", records)
     assert done.returncode == 0, done.stderr
-    assert "2 trials of this autotvm log are new: 1 on gtx1080ti, 1 on tx2" in done.stdout
+    assert "2 new trials of the autotvm log: 1 on gtx1080ti, 1 on tx2" in done.stdout
     assert re.search(r"gtx1080ti +1 .*\ntx2 +1 .*\nleft out: 1 entries\n1  device 'mystery' has no spec", done.stdout)
     bad(anatune("records", "import", log, "--hw", "v100_sxm2"), 1, "measured on '1080ti', not on --hw v100_sxm2")
     export = tmp_path / "export.jsonl"
     assert anatune("records", "export", records, "--output", export).returncode == 0
     other = tmp_path / "other.sqlite"
-    bad(anatune("records", "import", export, "--hw", "tx2", "--records", other), 2, "leave both out")
+    bad(anatune("records", "import", export, "--hw", "tx2", "--records", other), 2, "--hw", "export.jsonl")
     assert "added 2 sessions and 2 trials" in anatune("records", "import", export, "--records", other).stdout
 
 

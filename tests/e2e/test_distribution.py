@@ -201,5 +201,5 @@ def test_a_damaged_package_is_one_line_and_the_doctor_knows_it(bare, tmp_path):
     done = anatune(bare, "doctor", "--quick", "--json", cwd=tmp_path, faults=tmp_path)
     assert (done.returncode, done.stderr) == (1, "")
     told = levels(done)
-    assert told["planning"]["text"] == "a tile space cannot be made: no _core"
+    assert told["planning"]["text"].endswith(": no _core")
     assert told["msgspec"]["level"] == "error"

@@ -119,7 +119,10 @@ def test_the_core_alone_plans_prunes_and_tunes(core, tmp_path):
     assert done.returncode == 0, done.stderr[-2000:]
     for words, told in (
         (("compile", "model.onnx"), "No such command"),
-        (("plan", "--hw", "rtx3090", "matmul", "64x64x64", "--html", "page.html"), "--html belongs to a package"),
+        (
+            ("plan", "--hw", "rtx3090", "matmul", "64x64x64", "--html", "page.html"),
+            "--html belongs to an optional package",
+        ),
         (("tune", "--hw", "host", "matmul", "8x8x8", "--tracker", "a:1", "--key", "b"), "--tracker belongs to"),
         (("prune", "--hw", "rtx3090", "matmul", "64x64x64", "--for", "triton"), "expected one of json, csv"),
     ):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import re
 
 import pytest
 
@@ -142,8 +143,9 @@ def test_table(anatune, device):
     assert max(map(len, lines)) <= 80
     assert lines[0].startswith("matmul i=64 j=96 k=32, float32: 393.2 kFLOP")
     assert any(line.startswith("guarantee: ") for line in lines)
-    assert [line.split()[0] for line in lines if line[:2].strip().isdigit()] == ["1", "2", "3", "4"]
-    assert sum("i " in line and "j " in line and "unroll" in line for line in lines) == 4
+    numbers = [line.split()[0] for line in lines if line[:2].strip().isdigit()]
+    assert numbers == 2 * ["1", "2", "3", "4"]  # the table and the schedules
+    assert "unroll" in done.stdout
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -201,15 +203,16 @@ def test_ties_are_counted_or_listed(anatune):
     best = [schedule["prediction"]["time_s"] for schedule in tree["schedules"]]
     assert times == [best[0]] * (first + 1) + [best[1]] * (second + 1) + [best[2]]
     text = anatune(*words).stdout
-    assert f"and {first:,} alike" in text
-    assert "alike: of the same predicted time, listed by --all" in " ".join(text.split())
-    assert "alike" not in anatune(*words, "--all").stdout
+    ties = re.findall(r"^ +([\d,]+) more of the same predicted time$", text, re.MULTILINE)
+    assert ties[:2] == [f"{first:,}", f"{second:,}"]
+    assert "--all" in text
+    assert "same predicted time" not in anatune(*words, "--all").stdout
     assert anatune(*words, "--distinct").stdout.splitlines()[8:] == text.splitlines()[8:]
 
 
 def test_ties_on_cpus_are_at_least_so_many(anatune):
     done = anatune("plan", "--hw", "xeon_gold_6230r", "matmul", "256x384x768", "--top-k", 3)
-    assert "and at least " in done.stdout
+    assert re.search(r"^ +at least [\d,]+ more of the same predicted time$", done.stdout, re.MULTILINE)
 
 
 def test_threads(anatune):
@@ -226,8 +229,8 @@ def test_threads(anatune):
 @pytest.mark.parametrize(
     ("options", "status", "text"),
     [
-        ("--hw rtx3090 --threads 1", 2, "--threads is for CPUs, and rtx3090 is none"),
-        ("--hw xeon_gold_6230r --threads 27", 1, "threads is 27, expected an integer from 1 to 26"),
+        ("--hw rtx3090 --threads 1", 2, r"--threads\b.*\brtx3090\b"),
+        ("--hw xeon_gold_6230r --threads 27", 1, r"threads is 27, expected .*\b1 to 26\b"),
         ("--hw xeon_gold_6230r --threads 0", 2, "--threads"),
     ],
 )
@@ -235,7 +238,7 @@ def test_threads(anatune):
 def test_threads_that_do_not_apply_are_one_line(anatune, command, options, status, text):
     done = anatune(command, *options.split(), "matmul", "8x8x8")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (status, "", 1)
-    assert text in done.stderr
+    assert re.search(text, done.stderr)
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ def test_sessions(anatune, path):
 
 def test_best(anatune, path):
     lines = anatune("records", "best", path).stdout.splitlines()
-    assert len([line for line in lines if not line.startswith("    ") or "GFLOP/s" in line]) == 1 + 2 + 2
+    assert len([line for line in lines if "xeon_8124m" in line]) == 2
+    assert [word for word in ("peak: ", "time: ") if not any(line.startswith(word) for line in lines)] == []
     assert max(len(line) for line in lines if line.startswith("    ")) <= 80
     assert lines[1].split()[:2] == ["2.000", "us"]
     first, second = json.loads(anatune("records", "best", "--records", path, "--json").stdout)
@@ -111,7 +112,7 @@ def test_bad_input(anatune, path, tmp_path):
     bad(anatune("records", "list", tmp_path / "none.sqlite"), 1, "none.sqlite: no such file", "anatune tune")
     bad(anatune("records", "list", path, "matmul", "8x8"), 1, "MxNxK")
     bad(anatune("records", "list", path, "--nonsense"), 2, "--nonsense")
-    bad(anatune("records", "list", path, "--stride", "2"), 2, "--stride is of a workload")
+    bad(anatune("records", "list", path, "--stride", "2"), 2, "--stride")
     bad(anatune("records", "list", path, "--records", path), 2, "two record files")
     bad(anatune("records", "list", path, "--limit", "0"), 2, "--limit")
     bad(anatune("records", "list", path, "--outcome", "fine"), 2, "build_timeout")

@@ -56,7 +56,7 @@ def test_merge(anatune, postgres, url, tmp_path):
     (told,) = json.loads(done.stdout)
     assert (told["sessions"], told["trials"], told["known"]) == (1, 3, 1)
     assert PASSWORD not in done.stdout
-    assert "0 trials of" in anatune("records", "merge", third, file).stdout
+    assert "0 sessions and 0 trials from" in anatune("records", "merge", third, file).stdout
     done = anatune("records", "merge", file, file)
     assert (done.returncode, done.stdout) == (1, "")
     assert "merged into itself" in done.stderr

@@ -12,7 +12,12 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="shells and devi
     ("redirection", "status", "stdout", "stderr"),
     [
         (">/dev/full", 1, "", "error: no space left on device\n"),
-        (">&-", 1, "", "error: standard output is closed, expected a place for the answer; use >/dev/null for none\n"),
+        (
+            ">&-",
+            1,
+            "",
+            "error: standard output is closed, the answer cannot be printed; use >/dev/null to discard it\n",
+        ),
         ("2>&-", 0, "name", ""),
         ("2>/dev/full", 0, "name", ""),
         ("<&-", 0, "name", ""),

@@ -235,7 +235,7 @@ def _read_contents(path: Path) -> _FolderContents:
             raise RecordError(f"{summary_path} is damaged: its content has changed; compile the model again")
         return from_json(file.contents, _FolderContents)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise RecordError(f"{summary_path}: no compiled model's summary: {error!s:.200}; compile it again") from None
+        raise RecordError(f"{summary_path}: no summary of a compiled model: {error!s:.200}; compile it again") from None
 
 
 def _digest(content: Memory) -> str:

@@ -1,5 +1,7 @@
 """A worker that answers wrongly, rubbish, too late, twice or not at all, beside one that works."""
 
+import re
+
 import pytest
 
 from anatune.core.trial import Outcome
@@ -22,16 +24,16 @@ def check_answers(trials):
 @pytest.mark.parametrize(
     ("fault", "why"),
     [
-        ("rubbish", "what arrived is no Answer"),
-        ("no bytes", "dict arrived, expected Answer"),
-        ("another number", "an answer to something else arrived"),
-        ("too many", "2 measurements arrived, expected 1"),
-        ("nan", "no positive number of seconds"),
+        ("rubbish", r"valid \w*Answer"),
+        ("no bytes", r"dict, expected \w*Answer"),
+        ("another number", "another request"),
+        ("too many", "2 measurements, expected 1"),
+        ("nan", "positive number of seconds"),
         ("full disk", "No space left on device"),
-        ("wrong", "3 of its failures were none elsewhere, the last one on near"),
-        ("builds nothing", "3 of its failures were none elsewhere, the last one on near"),
-        ("another key", "a built kernel of the schedule '0000000000000000' arrived"),
-        ("wrong digest", "arrived damaged"),
+        ("wrong", r"\b3 of its failures\b.*\bon near"),
+        ("builds nothing", r"\b3 of its failures\b.*\bon near"),
+        ("another key", "schedule '0000000000000000', expected "),
+        ("wrong digest", "damaged: .*digest"),
         ("mute", "did not answer within"),
     ],
 )
@@ -45,7 +47,7 @@ def test_who_answers_badly_is_asked_for_nothing_more(lab, records, monkeypatch, 
     session.finish()
     states = session.states()
     assert (states["far"].state, states["near"].state) == ("quarantined", "ready"), states
-    assert why in states["far"].why
+    assert re.search(why, states["far"].why)
     assert "\n" not in states["far"].why
     trials = check_records(records, TRIALS)
     check_answers(trials)
@@ -80,8 +82,8 @@ def test_where_nobody_answers_well_the_session_ends_in_one_line(lab, records):
         session.finish()
     text = str(raised.value)
     assert "\n" not in text
-    assert "far quarantined: a measurement has a sample that is no positive number of seconds" in text
-    assert "near quarantined: what arrived is no Answer" in text
+    assert re.search(r"\bfar quarantined: [^;]*positive number of seconds", text)
+    assert re.search(r"\bnear quarantined: [^;]*valid \w*Answer", text)
     assert text.endswith(f" {len(recorded(records))} trials are kept in {records}, --resume continues")
     lab.two_workers()
     lab.session(records, TRIALS, resume=True).finish()

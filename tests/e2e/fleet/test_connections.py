@@ -57,7 +57,8 @@ def test_a_silent_line_stalls_nobody_else(lab, records, monkeypatch):
         lab.say("far")
     check_ok(records)
     far = session.states()["far"]
-    assert (far.state, far.why) == ("lost", "no sign of life for 4 s")
+    assert far.state == "lost"
+    assert "4 s" in far.why
 
 
 def test_after_the_silence_the_worker_serves_again(lab, records, monkeypatch):

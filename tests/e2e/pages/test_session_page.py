@@ -103,7 +103,7 @@ def test_records_are_reported_from_the_shell(anatune, open_page, store, tmp_path
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(f"page: {path}, ")
     page = open_page(path)
-    assert page.locator("h1").inner_text() == "What was measured"
+    assert page.locator("h1").inner_text() == "Measurements"
     assert page.locator("h2").all_inner_texts()[1:] == [
         "matmul 64x48x32 on xeon_8124m, 1 thread", "conv2d 1x8x14x14 16x8x3x3 --padding 1 on xeon_8124m, 1 thread",
     ]  # fmt: skip

@@ -58,7 +58,7 @@ def test_while_something_long_goes_on(script, environment, tmp_path, words, draw
 def test_while_the_model_is_compiled_the_first_time(script, environment, tmp_path):
     variables = environment | {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
     with Pseudo([script, "plan", "--hw", "xeon_gold_6230r", "relu", "512x512"], variables) as running:
-        running.until(r"compiling the model \(once\)")
+        running.until(r"compiling the analytical model \(once\)")
         assert running.interrupt() == (130, ["error: interrupted"])
         assert not running.left()
 
