@@ -101,7 +101,7 @@ def test_nodes_are_left_to_onnxruntime(tmp_path):
     assert done.returncode == 0, done.stderr
     text = " ".join(done.stdout.split())
     assert "part 2 of 4, 3 nodes left to onnxruntime: " in text
-    assert "SplitToSequence (node split): handles sequences" in text
+    assert "SplitToSequence (node split): " in text
     done = anatune("run", tmp_path / "out", "--profile", "-o", tmp_path / "y.npz", variables=os.environ)
     assert done.returncode == 0, done.stderr
     assert "z: 4x5 float32, largest magnitude " in done.stdout
