@@ -271,7 +271,7 @@ def parse_ranged_workload(words: Sequence[str], **options: Any) -> RangedWorkloa
 
     Examples
     --------
-    >>> parse_ranged(["matmul", "1..8192x4096x4096"]).axis
+    >>> parse_ranged_workload(["matmul", "1..8192x4096x4096"]).axis
     'i'
     """
     positions = [

@@ -129,7 +129,7 @@ def test_what_cannot_be_asked_for_is_refused(given):
 
 
 def test_weights_may_be_of_some_extents_only():
-    workload = anatune.core.workload.ranges.parse_ranged(WORDS.split())
+    workload = anatune.core.workload.ranges.parse_ranged_workload(WORDS.split())
     np.testing.assert_allclose(check_goal(workload, 2, None, {8: 3, 1: 1}).weights, [0.25, *[0] * 6, 0.75])
 
 
