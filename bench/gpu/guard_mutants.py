@@ -149,7 +149,7 @@ def _loose_store(axis: str) -> Any:
         with mock.patch.object(CudaNest, "end", one_more):
             original(self, *arguments, **options)
 
-    return mock.patch.object(CudaKernelWriter, "_results", results)
+    return mock.patch.object(CudaKernelWriter, "_write_results", results)
 
 
 def _without_test(axis: str) -> Any:
@@ -158,7 +158,7 @@ def _without_test(axis: str) -> Any:
     def results(self: CudaKernelWriter, value: Any, guarded: Sequence[str], **options: Any) -> None:
         original(self, value, [other for other in guarded if other != axis], **options)
 
-    return mock.patch.object(CudaKernelWriter, "_results", results)
+    return mock.patch.object(CudaKernelWriter, "_write_results", results)
 
 
 def _not_neutral(body: str, dtype: str) -> str:

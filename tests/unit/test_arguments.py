@@ -147,9 +147,10 @@ def test_operands_that_do_not_fit_are_told_beforehand(monkeypatch, call):
     middle = anatune.matmul(8192, 8192, 16384)
     with pytest.raises(AnatuneError) as error:
         anatune.tune(middle, HOST) if call else correctness.random_inputs(anatune.matmul(16384, 16384, 1))
-    text = one_line(error, "but 1.0 GiB of memory are free")
+    text = one_line(error, " 1.0 GiB ")
     if call:
-        assert "its operands and result take 1.2 GiB, 3.8 GiB with the float64 reference" in text
+        assert " 1.2 GiB" in text
+        assert " 3.8 GiB" in text
     assert anatune.plan(middle, "rtx3090", top_k=1).schedules  # planning needs no memory for them
 
 

@@ -75,4 +75,4 @@ def test_a_file_with_such_a_schedule_is_not_exported_either(capsys, tmp_path):
 
 def test_a_range_is_not_planned_at_the_accuracy_relaxed(capsys):
     assert main.main(["plan", "--hw", "rtx4090", "matmul", "1..4x8x8", "--accuracy", "relaxed"]) == 2
-    assert capsys.readouterr().err.startswith("error: --accuracy relaxed is for plans of one shape")
+    assert capsys.readouterr().err.startswith("error: --accuracy relaxed ")

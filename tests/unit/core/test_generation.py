@@ -65,11 +65,13 @@ def test_results_in_bfloat16_count_too():
 
 def test_what_only_code_generation_cannot_do_is_told_and_planned():
     plan = anatune.plan(anatune.matmul(64, 64, 64), MI50, top_k=1)
-    assert any("No kernel can be generated here, only planned: mi50" in text for text in explanation(plan))
+    limit = generation_limit(plan.workload, MI50)
+    assert limit.startswith("mi50 ")
+    assert any(limit in text for text in explanation(plan))
     huge = anatune.elementwise((65536, 65536), op="relu")
     assert "4294967296 elements" in generation_limit(huge, A100)
     plan = anatune.plan(huge, A100, top_k=1)
-    assert any("split the workload" in text for text in explanation(plan))
+    assert any(generation_limit(huge, A100) in text for text in explanation(plan))
     with refuses(BuildError):
         plan.best.apply()
     assert generation_limit(anatune.matmul(64, 64, 64), A100) == ""

