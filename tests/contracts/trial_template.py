@@ -64,7 +64,7 @@ class TrialModel(AnalyticalModel):
         ones = np.ones(quantities.shape[1])
         return {"work_s": quantities[0], "calls_s": quantities[1], "occupancy": ones, "waves": ones}
 
-    def _shown(self, columns):
+    def _select_shown(self, columns):
         return Shown(("work_s", "calls_s"), (), (), {}, [""] * len(columns["work_s"]))
 
     def _rank(self, top_k, watch, *, distinct):
