@@ -166,12 +166,7 @@ def measure(name: str, place: Place, probes: Probes, options: argparse.Namespace
             except Unavailable as reason:
                 notes.append(f"{name}: {engine} is left out: {reason}")
         samples = interleave(
-            methods,
-            probes,
-            options.rounds,
-            most_rounds=options.most_rounds,
-            patience_s=options.patience,
-            label=name,
+            methods, probes, options.rounds, most_rounds=options.most_rounds, patience_s=options.patience, label=name
         )
     told = environment()
     return result_of(samples, notes, compile_s=compile_seconds(name, place), commit=told["commit"], errors=errors)

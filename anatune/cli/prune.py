@@ -46,8 +46,7 @@ class PruneOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option("--keep", metavar="SHARE|N", callback=_check_keep, help="Share or number of schedules to keep."),
     ] = "0.01"
     form: Annotated[
-        Form | None,
-        typer.Option("--for", help="Print the whole list in this format.  [default: a summary as text]"),
+        Form | None, typer.Option("--for", help="Print the whole list in this format.  [default: a summary as text]")
     ] = None
     most: Annotated[int, typer.Option("--most", metavar="N", min=1, help="List at most N schedules.")] = 1000
     time_limit: Annotated[float | None, seconds_option("End the search after this time (--keep <= 10,000).")] = None

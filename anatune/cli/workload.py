@@ -67,18 +67,14 @@ class WorkloadOptions(msgspec.Struct, frozen=True, kw_only=True):
     page_size: Annotated[str | None, typer.Option(metavar="N", help="Attention: the cache has pages of N keys.")] = None
 
     scales: Annotated[
-        str | None,
-        typer.Option(metavar="tensor|rows|blocks", help="Scaled 8-bit products: a scale for each of these."),
+        str | None, typer.Option(metavar="tensor|rows|blocks", help="Scaled 8-bit products: a scale for each of these.")
     ] = None
     group: Annotated[str | None, typer.Option(metavar="N", help="Quantized weights: N of them share a scale.")] = None
     zero_points: Annotated[bool, typer.Option("--zero-points", help="4-bit weights: groups have zero points.")] = False
     rounded: Annotated[bool, typer.Option("--rounded", help="Quantized weights: data may be rounded to int8.")] = False
     routing: Annotated[
         str | None,
-        typer.Option(
-            metavar="uniform|balanced|power:P|N,..",
-            help="Experts: how tokens choose them, or their counts.",
-        ),
+        typer.Option(metavar="uniform|balanced|power:P|N,..", help="Experts: how tokens choose them, or their counts."),
     ] = None
     expanded: Annotated[bool, typer.Option("--expanded", help="Experts: data has a row for each chosen expert.")] = (
         False

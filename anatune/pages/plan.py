@@ -64,9 +64,7 @@ def plan_page(
         *space_sections(plan, shown),
         _table(shown),
         Section(
-            "Why this schedule",
-            ["The best schedule compared with others."],
-            points=explanation(plan, steps_from(plan)),
+            "Why this schedule", ["The best schedule compared with others."], points=explanation(plan, steps_from(plan))
         ),
         *([_what_if(plan, questions)] if questions else []),
         device_section(plan.hardware),

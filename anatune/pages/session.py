@@ -258,12 +258,7 @@ def _trials_table(views: Sequence[SessionView]) -> Table:
         Column(f"corrected ({unit.name})", help="prediction with the correction when the session began")
         if any(trial.corrected_s is not None for _, trial in trials)
         else None,
-        Column(
-            "asked by",
-            is_text=True,
-            help="the plan's first schedule, records, or the strategy",
-            is_detail=True,
-        ),
+        Column("asked by", is_text=True, help="the plan's first schedule, records, or the strategy", is_detail=True),
         Column("GFLOP/s", is_detail=True) if counts else None,
         Column("measured / predicted", is_detail=True),
         Column(

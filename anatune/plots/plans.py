@@ -13,18 +13,7 @@ from anatune.core.schedule import Schedule
 from anatune.core.show import duration_unit
 from anatune.model.plan import Plan
 from anatune.plots.candidates import Candidate, Candidates, candidates_of, models_of, saved_work
-from anatune.plots.theme import (
-    BEST,
-    COLOURS,
-    COUNTING,
-    GREY,
-    LOGARITHMIC,
-    PARTS,
-    REST,
-    colours_of,
-    label,
-    new_figure,
-)
+from anatune.plots.theme import BEST, COLOURS, COUNTING, GREY, LOGARITHMIC, PARTS, REST, colours_of, label, new_figure
 from anatune.report import units
 from anatune.report.plans import FILLING
 from anatune.report.roofline import dram_bandwidth, reachable_share, workload_peak

@@ -29,10 +29,7 @@ _PAIRED = 300
 
 
 def plot_distribution(
-    plan: Plan,
-    candidates: Candidates | None = None,
-    measured: Sequence[Measured] = (),
-    cut_s: float | None = None,
+    plan: Plan, candidates: Candidates | None = None, measured: Sequence[Measured] = (), cut_s: float | None = None
 ) -> go.Figure:
     """Return a figure of the distribution of the predicted times of legal schedules, and of measured times.
 

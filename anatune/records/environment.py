@@ -15,13 +15,7 @@ from anatune.version import __version__
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CPU_KEYS = ("model name", "hardware", "cpu model", "model")
-_VARIABLES = (
-    "TVM_NUM_THREADS",
-    "TVM_BIND_THREADS",
-    "OMP_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-)
+_VARIABLES = ("TVM_NUM_THREADS", "TVM_BIND_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Environment(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -16,16 +16,7 @@ from anatune.core.trial import Trial
 from anatune.core.workload.nest import Workload
 from anatune.records.choice import COMPARED
 from anatune.records.environment import Environment
-from anatune.records.schema import (
-    Record,
-    Session,
-    content_key,
-    digest,
-    part_name,
-    schedule_text,
-    storable,
-    trial_text,
-)
+from anatune.records.schema import Record, Session, content_key, digest, part_name, schedule_text, storable, trial_text
 from anatune.records.tables import AnyColumn, parts, sessions, trials
 from anatune.templates import TEMPLATES
 

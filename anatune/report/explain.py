@@ -52,9 +52,7 @@ _PARTS: dict[str, _PartWords] = {
         "the tensor cores", "fewer operations, or a device whose tensor cores are faster", "tensor_cores"
     ),
     "issue": _PartWords(
-        "issuing instructions",
-        "more multiply-adds for each load and address (larger register tiles)",
-        "compute",
+        "issuing instructions", "more multiply-adds for each load and address (larger register tiles)", "compute"
     ),
     "shared": _PartWords("shared-memory bandwidth", "more reuse in registers or fewer bank conflicts", "shared_memory"),
     "l2": _PartWords("the traffic from L2", "larger tiles in the level before it", "l2"),

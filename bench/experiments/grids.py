@@ -109,12 +109,7 @@ class GridModel(Model):
         raise NotImplementedError("a surface of an equation has no predictions")
 
     def rank(
-        self,
-        top_k: int,
-        time_limit_s: float | None = None,
-        *,
-        distinct: bool = False,
-        progress: Progress | None = None,
+        self, top_k: int, time_limit_s: float | None = None, *, distinct: bool = False, progress: Progress | None = None
     ) -> Ranking:
         """Return the `top_k` points of smallest cost: all are looked at."""
         points = self.space.points_at(np.arange(self.space.size))

@@ -22,10 +22,7 @@ from bench.layers import Convolution, Layer, Matmul
 
 __all__ = ["LAYERS_HERE", "MOST_PADDING", "Space", "blis_like", "draws", "either", "ends", "one", "padded", "space_of"]
 
-LAYERS_HERE: dict[str, Layer] = {
-    **LAYERS,
-    "Y10P": Convolution("Y10P", "yolo9000", 1024, 17, 28272, 1, 1, 0),
-}
+LAYERS_HERE: dict[str, Layer] = {**LAYERS, "Y10P": Convolution("Y10P", "yolo9000", 1024, 17, 28272, 1, 1, 0)}
 """Those of the CPU benchmarks, and Y10 with filters up to a multiple of 16, as the paper has it ([TACO22] Fig. 8)."""
 MOST_PADDING = 4
 """Columns of results that padding may add."""

@@ -80,13 +80,7 @@ def _examine(schedule: Schedule, shape: tuple[int, ...], nvdisasm: str) -> list[
         facts = cubin.facts
         rows.append(
             Row(
-                schedule.template,
-                schedule.describe(),
-                shape,
-                variant,
-                facts.registers,
-                facts.spill_bytes,
-                instructions,
+                schedule.template, schedule.describe(), shape, variant, facts.registers, facts.spill_bytes, instructions
             )
         )
     return rows

@@ -33,15 +33,7 @@ from bench.gpu.layers import template_of, workload_of
 from bench.gpu.timing import Clock, Method, relative_error, spinner
 from bench.layers import Layer, Matmul
 
-__all__ = [
-    "Bench",
-    "FaultedError",
-    "Found",
-    "RealSystem",
-    "System",
-    "first_choices",
-    "spot_rows",
-]
+__all__ = ["Bench", "FaultedError", "Found", "RealSystem", "System", "first_choices", "spot_rows"]
 
 _WHOLE_FLOP = 1e10
 """Results of more operations are compared with float64 in some rows only."""

@@ -28,17 +28,7 @@ from anatune.templates.triton.resources import Resources, resources
 from anatune.templates.triton.tiles import Tiles
 from bench.gpu.triton_worker import ARCHS, Built, Program, compiler
 
-__all__ = [
-    "Compared",
-    "agrees",
-    "compared",
-    "drawn",
-    "entry",
-    "main",
-    "needed",
-    "scaled_as_said",
-    "scaled_entry",
-]
+__all__ = ["Compared", "agrees", "compared", "drawn", "entry", "main", "needed", "scaled_as_said", "scaled_entry"]
 
 SPECS = {
     "sm_80": "a100_sxm", "sm_86": "rtx3090", "sm_89": "rtx4090", "sm_90": "h100_sxm", "sm_100": "b200",
@@ -46,12 +36,7 @@ SPECS = {
 }  # fmt: skip
 RANDOM_ARCHS = ("sm_80", "sm_89", "sm_90", "sm_100", "sm_120", "gfx942", "gfx950")
 _OUT_BYTES = {"float32": 4, "int32": 4, "float16": 2, "bfloat16": 2}
-_STARTS = {
-    DotUnit.WGMMA: "wgmma",
-    DotUnit.TCGEN05: "tcgen05",
-    DotUnit.MMA: "mma.sync",
-    DotUnit.MFMA: "v_mfma",
-}
+_STARTS = {DotUnit.WGMMA: "wgmma", DotUnit.TCGEN05: "tcgen05", DotUnit.MMA: "mma.sync", DotUnit.MFMA: "v_mfma"}
 _WORDS = {
     "float16": ("f16",), "bfloat16": ("bf16", "kind::f16"), "tf32": ("tf32", "xf32"), "float32": ("f32",),
     "int8": ("s8", "i8"), "float8_e4m3fn": ("e4m3", "fp8_fp8", "f8f6f4"), "float8_e5m2": ("e5m2", "bf8", "f8f6f4"),

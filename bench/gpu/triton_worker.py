@@ -135,19 +135,12 @@ def _build(program: Program) -> Built:
     text = built.asm["amdgcn"] if amd else built.asm["ptx"]
     counted = Counter(re.findall(_PRODUCTS, text))
     used = _amd_registers(text) if amd else _nvidia_registers(built.asm["cubin"], Path(triton.__file__).parent)
-    return Built(
-        shared_bytes=built.metadata.shared,
-        instructions=dict(counted),
-        **used,
-    )
+    return Built(shared_bytes=built.metadata.shared, instructions=dict(counted), **used)
 
 
 def _amd_registers(text: str) -> dict[str, int]:
     found = dict(re.findall(r"\.(vgpr_count|vgpr_spill_count):\s+(\d+)", text))
-    return {
-        "registers": int(found["vgpr_count"]),
-        "spilled_bytes": 4 * int(found["vgpr_spill_count"]),
-    }
+    return {"registers": int(found["vgpr_count"]), "spilled_bytes": 4 * int(found["vgpr_spill_count"])}
 
 
 def _nvidia_registers(cubin: bytes, triton: Path) -> dict[str, int]:

@@ -225,11 +225,7 @@ def fit(rows: Sequence[Row], folder: Path) -> dict[str, Any]:
     table = features(rows)
     registers = np.array([row.facts["registers"] for row in rows], dtype=np.float64)
     folds = np.random.default_rng(0).integers(0, 5, len(rows)).astype(str).tolist()
-    splits = {
-        "schedule": folds,
-        "workload": [row.workload for row in rows],
-        "arch": [row.arch for row in rows],
-    }
+    splits = {"schedule": folds, "workload": [row.workload for row in rows], "arch": [row.arch for row in rows]}
     errors = {}
     for name, groups in splits.items():
         apart = np.abs(held_out(table, registers, groups) - registers)

@@ -113,14 +113,5 @@ def aims(scores: Sequence[GroupScore], plan_tflop_per_s: float) -> list[Aim]:
         name = "rank correlation of winners"
         out.append(Aim(over, name, quantile(values.values(), 0.5), 0.95, parts=values))
     low, high = PLAN_RANGE_TFLOP_PER_S
-    out.append(
-        Aim(
-            "plan(rtx3090, matmul 512x4096x1024)",
-            "speed of the best",
-            plan_tflop_per_s,
-            low,
-            high,
-            " TFLOP/s",
-        )
-    )
+    out.append(Aim("plan(rtx3090, matmul 512x4096x1024)", "speed of the best", plan_tflop_per_s, low, high, " TFLOP/s"))
     return out

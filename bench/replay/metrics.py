@@ -83,10 +83,7 @@ def model_order(predicted_s: NDArray[np.float64], legal: NDArray[np.bool_]) -> N
 
 
 def top_k_regret(
-    predicted_s: NDArray[np.float64],
-    measured_s: NDArray[np.float64],
-    legal: NDArray[np.bool_],
-    tops: Sequence[int],
+    predicted_s: NDArray[np.float64], measured_s: NDArray[np.float64], legal: NDArray[np.bool_], tops: Sequence[int]
 ) -> dict[int, float]:
     """Return how much slower the best of the model's first k points is than the best recorded one.
 

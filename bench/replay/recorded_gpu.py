@@ -23,13 +23,7 @@ from anatune.errors import AnatuneError
 from anatune.templates.base.features import FeatureTable
 from bench.replay.recorded import RecordedGroup, model_of, table_files, workload_of
 
-__all__ = [
-    "Group",
-    "clblast_points",
-    "conv_points",
-    "load_groups",
-    "matmul_points",
-]
+__all__ = ["Group", "clblast_points", "conv_points", "load_groups", "matmul_points"]
 
 RANDOM_ROUND = 64
 """Ansor's first trials of a search: its random initial population. Source: README of the measurements."""

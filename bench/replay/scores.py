@@ -173,10 +173,7 @@ def layer_correlation(scores: Iterable[GroupScore]) -> float:
 def winners_errors(winners: Sequence[Winner]) -> tuple[float, float]:
     """Return the median and the mean absolute percentage error of the winners' predicted time."""
     predicted, measured = [w.predicted_s for w in winners], [w.measured_s for w in winners]
-    return (
-        median_absolute_percentage_error(predicted, measured),
-        mean_absolute_percentage_error(predicted, measured),
-    )
+    return (median_absolute_percentage_error(predicted, measured), mean_absolute_percentage_error(predicted, measured))
 
 
 def summarise(scores: Sequence[GroupScore]) -> list[Summary]:

@@ -175,12 +175,7 @@ class TableModel(Model):
         return self.model.leaves(points)
 
     def rank(
-        self,
-        top_k: int,
-        time_limit_s: float | None = None,
-        *,
-        distinct: bool = False,
-        progress: Progress | None = None,
+        self, top_k: int, time_limit_s: float | None = None, *, distinct: bool = False, progress: Progress | None = None
     ) -> Ranking:
         """Return the `top_k` points of smallest predicted time, earlier rows first where they are equal."""
         order = np.argsort(self._evaluation.time_s, kind="stable")[:top_k]

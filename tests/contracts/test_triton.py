@@ -133,13 +133,7 @@ def test_names_of_ones_own():
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {"keep": 0},
-        {"names": {"block": "X"}},
-        {"names": {"block_m": 3}},
-        {"names": "BLOCK_M"},
-        {"dtype": "int3"},
-    ],
+    [{"keep": 0}, {"names": {"block": "X"}}, {"names": {"block_m": 3}}, {"names": "BLOCK_M"}, {"dtype": "int3"}],
 )
 def test_wrong_options_are_one_line(options):
     with refuses(SpaceError) as caught:

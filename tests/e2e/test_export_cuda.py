@@ -31,12 +31,7 @@ EXPORTS = {
 }
 SPLITS = {
     "split_86": ("rtx3090", "cuda", CONV, {"split": 3}),
-    "split_half_80": (
-        "a100_sxm",
-        "cuda",
-        package.matmul(128, 128, 640, dtype="float16"),
-        {"split": 4, "whole": 1},
-    ),
+    "split_half_80": ("a100_sxm", "cuda", package.matmul(128, 128, 640, dtype="float16"), {"split": 4, "whole": 1}),
     "atomic_86": ("rtx3090", "pipelined", package.matmul(128, 128, 512), {"split": 2, "atomic": 1}),
 }
 DEVICES = {hw: package.hardware(hw) for hw, _, _ in EXPORTS.values()}

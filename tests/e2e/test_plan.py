@@ -244,10 +244,7 @@ def test_threads_that_do_not_apply_are_one_line(anatune, command, options, statu
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (
-            "--hw rtx3090",
-            "template: cuda (plan's default); others for --template: pipelined (tune's default), triton",
-        ),
+        ("--hw rtx3090", "template: cuda (plan's default); others for --template: pipelined (tune's default), triton"),
         ("--hw rtx3090 --template triton", "others: cuda (plan's default), pipelined (tune's default)"),
         ("--hw xeon_gold_6230r", "template: cpu guarantee: "),
     ],

@@ -55,12 +55,7 @@ class Fit:
     """
 
     def __init__(
-        self,
-        names: Names,
-        parameters: Sequence[str],
-        configs: Sequence[Values],
-        scores: Scores,
-        spread: float | str,
+        self, names: Names, parameters: Sequence[str], configs: Sequence[Values], scores: Scores, spread: float | str
     ) -> None:
         self.trusted = is_clblast(names)
         bits = {

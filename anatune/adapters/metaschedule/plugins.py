@@ -22,11 +22,7 @@ BATCH = 8
 
 
 def tuning_options(
-    hw: HardwareLike = "host",
-    *,
-    strategy_name: str = DEFAULT_STRATEGY,
-    seed: int = 0,
-    build_timeout_s: float = 60.0,
+    hw: HardwareLike = "host", *, strategy_name: str = DEFAULT_STRATEGY, seed: int = 0, build_timeout_s: float = 60.0
 ) -> dict[str, object]:
     """Return keyword arguments for ``tune_tir`` and ``tune_relax``: space, strategy, cost model and builder.
 
@@ -71,12 +67,7 @@ def space(hw: HardwareLike = "host", *, designs: int = 1) -> ms.SpaceGenerator:
 
 
 def strategy(
-    hw: HardwareLike = "host",
-    *,
-    name: str = DEFAULT_STRATEGY,
-    seed: int = 0,
-    start: str = "model",
-    batch: int = BATCH,
+    hw: HardwareLike = "host", *, name: str = DEFAULT_STRATEGY, seed: int = 0, start: str = "model", batch: int = BATCH
 ) -> ms.SearchStrategy:
     """Return a ``SearchStrategy`` that asks a strategy of anatune for functions that anatune knows.
 

@@ -19,12 +19,7 @@ from anatune.templates.triton.instructions import has_descriptors
 from anatune.templates.triton.problem import MatmulProblem
 from anatune.templates.triton.tiles import OPTION_FIELDS, TILE_FIELDS
 
-_NAMES = {
-    "block_m": "BLOCK_SIZE_M",
-    "block_n": "BLOCK_SIZE_N",
-    "block_k": "BLOCK_SIZE_K",
-    "group_m": "GROUP_SIZE_M",
-}
+_NAMES = {"block_m": "BLOCK_SIZE_M", "block_n": "BLOCK_SIZE_N", "block_k": "BLOCK_SIZE_K", "group_m": "GROUP_SIZE_M"}
 """The names in Triton's own matmul tutorial."""
 _METAS = (*(field for field in TILE_FIELDS if not field.startswith("num_")), *OPTION_FIELDS)
 

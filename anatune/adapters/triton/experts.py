@@ -137,11 +137,7 @@ class ExpertNames(ArgumentNames):
     sizes: ClassVar = ("n", "k", *_COUNTS)
 
     def __init__(
-        self,
-        names: KernelNames | None = None,
-        dtype: DtypeLike | None = None,
-        routing: str = "uniform",
-        ranks: int = 1,
+        self, names: KernelNames | None = None, dtype: DtypeLike | None = None, routing: str = "uniform", ranks: int = 1
     ) -> None:
         super().__init__(names, dtype)
         try:

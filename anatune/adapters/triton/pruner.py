@@ -24,10 +24,7 @@ _USUAL = ((16, 32, 64, 128, 256), (16, 32, 64, 128, 256), (16, 32, 64, 128), (2,
 
 
 def matmul_pruner(
-    hw: GpuLike = AUTO,
-    keep: float = 8,
-    names: KernelNames | None = None,
-    dtype: DtypeLike | None = None,
+    hw: GpuLike = AUTO, keep: float = 8, names: KernelNames | None = None, dtype: DtypeLike | None = None
 ) -> MatmulPruner:
     """Return a pruner for ``triton.autotune(prune_configs_by=...)`` and a kernel that multiplies matrices.
 
@@ -97,11 +94,7 @@ class MatmulPruner(KernelPruner):
     name = "matmul_pruner"
 
     def __init__(
-        self,
-        hw: GpuLike = AUTO,
-        keep: float = 8,
-        names: KernelNames | None = None,
-        dtype: DtypeLike | None = None,
+        self, hw: GpuLike = AUTO, keep: float = 8, names: KernelNames | None = None, dtype: DtypeLike | None = None
     ) -> None:
         super().__init__(hw, keep)
         self._arguments = ArgumentNames(names, dtype)

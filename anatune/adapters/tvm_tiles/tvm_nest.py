@@ -145,14 +145,7 @@ def _nest_of_tiling(nest: CpuNest, shape: NestShape) -> CpuNest:
     columns = np.full((len(names), 6), -1, dtype=np.int64)
     for number, axis in enumerate(names):
         if axis in spatial:
-            columns[number] = [
-                column[axis, "S0"],
-                column[axis, "S1"],
-                column[axis, "S2"],
-                -1,
-                column[axis, "S3"],
-                -1,
-            ]
+            columns[number] = [column[axis, "S0"], column[axis, "S1"], column[axis, "S2"], -1, column[axis, "S3"], -1]
         else:
             columns[number] = [-1, -1, column[axis, "R0"], -1, ones, -1]
     orders = np.full((4, 1, len(names) + 1), -1, dtype=np.int64)

@@ -155,8 +155,7 @@ def detect(
 @app.command("calibrate")
 def calibrate(
     what: Annotated[
-        str,
-        typer.Argument(metavar="[host|host_gpu|host_gpu1...]", help="The CPU of this machine, or one of its GPUs."),
+        str, typer.Argument(metavar="[host|host_gpu|host_gpu1...]", help="The CPU of this machine, or one of its GPUs.")
     ] = "host",
     print_only: Annotated[bool, typer.Option("--print", help="Print the spec and write no file.")] = False,
     as_json: AsJson = False,

@@ -70,8 +70,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     trials: Annotated[
-        int,
-        typer.Option("--trials", metavar="N", min=1, help="Number of schedules to measure, resumed ones included."),
+        int, typer.Option("--trials", metavar="N", min=1, help="Number of schedules to measure, resumed ones included.")
     ] = 64
     strategy: Annotated[
         str,
@@ -102,8 +101,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
         typer.Option("--resume", help="Continue the latest session of this workload, device, threads and strategy."),
     ] = False
     seed: Annotated[
-        int,
-        typer.Option("--seed", metavar="N", min=0, help="Seed of the strategy and of the random operands."),
+        int, typer.Option("--seed", metavar="N", min=0, help="Seed of the strategy and of the random operands.")
     ] = 0
     time_limit_s: Annotated[float | None, seconds_option("Start no new trial after this time.")] = None
     stop_at: StopAt = None
@@ -136,8 +134,7 @@ class TuneOptions(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = None
     output: Annotated[
-        Path | None,
-        typer.Option("-o", "--output", metavar="FILE", help="Also write the best schedule to FILE (JSON)."),
+        Path | None, typer.Option("-o", "--output", metavar="FILE", help="Also write the best schedule to FILE (JSON).")
     ] = None
 
     def settings(self, elsewhere: Elsewhere, threads: int | None) -> TuningSettings:

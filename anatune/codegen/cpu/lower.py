@@ -7,12 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from anatune.codegen.compat import (
-    compile_module,
-    import_tvm,
-    parse_program,
-    target_of,
-)
+from anatune.codegen.compat import compile_module, import_tvm, parse_program, target_of
 from anatune.codegen.cpu.artifact import CpuArtifact, Packing
 from anatune.codegen.linking import link_library
 from anatune.codegen.lowered import LoweredSchedule

@@ -46,13 +46,7 @@ def clock_probe(hardware: CpuSpec, name: str, *, seconds: float = CALL_S) -> Pro
 
 
 def walk_probe(
-    hardware: CpuSpec,
-    name: str,
-    kind: Literal["load", "store"],
-    num_bytes: int,
-    *,
-    passes: int = 1,
-    threads: int = 1,
+    hardware: CpuSpec, name: str, kind: Literal["load", "store"], num_bytes: int, *, passes: int = 1, threads: int = 1
 ) -> Probe:
     """Return a probe that loads `num_bytes` of A, or stores to C, in order and in whole vectors; work in bytes.
 

@@ -241,10 +241,7 @@ class CpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         lanes = compute.simd_bits // 32
         peak = 2.0 * compute.num_cores * compute.clock_hz * compute.fma_per_cycle * lanes
         _check_peak(
-            self.name,
-            compute.fp32_peak_flop_per_s,
-            peak,
-            "2 x num_cores x clock_hz x fma_per_cycle x simd_bits / 32",
+            self.name, compute.fp32_peak_flop_per_s, peak, "2 x num_cores x clock_hz x fma_per_cycle x simd_bits / 32"
         )
         _check_name(self.name, self.aliases)
         for feature in self.hidden_features or ():

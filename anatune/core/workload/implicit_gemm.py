@@ -164,13 +164,7 @@ def implicit_gemm(workload: Workload) -> ImplicitGemm:
         for name, axes in (("batch", batch), ("m", m), ("n", n), ("k", k))
     }
     return ImplicitGemm(
-        batch,
-        m,
-        n,
-        k,
-        _operand(workload, left, "m", m, k),
-        _operand(workload, right, "n", n, k),
-        fused,
+        batch, m, n, k, _operand(workload, left, "m", m, k), _operand(workload, right, "n", n, k), fused
     )
 
 

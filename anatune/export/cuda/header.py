@@ -123,14 +123,8 @@ def prototypes(kernel: CudaKernel, arguments: Sequence[Buffer]) -> dict[str, tup
     parameters = ", ".join(f"CUdeviceptr {argument.tensor}" for argument in arguments)
     what, taken = ("kernels", "const CUfunction *kernels") if several else ("kernel", "CUfunction kernel")
     return {
-        f"{name}_launch": (
-            f"launches the {what}",
-            f"CUresult {name}_launch({taken}, CUstream stream, {parameters});",
-        ),
-        f"{name}_get": (
-            f"finds the {what} in a module",
-            f"CUresult {name}_get(CUfunction *{what}, CUmodule module);",
-        ),
+        f"{name}_launch": (f"launches the {what}", f"CUresult {name}_launch({taken}, CUstream stream, {parameters});"),
+        f"{name}_get": (f"finds the {what} in a module", f"CUresult {name}_get(CUfunction *{what}, CUmodule module);"),
         f"{name}_supported": ("whether a device can load the cubin", f"int {name}_supported(CUdevice device);"),
     }
 
@@ -220,13 +214,7 @@ def supported_function(name: str, what: str, needs: CudaRequirements, shared_byt
     major, minor = needs.compute_capability.split(".")
     compared = ">=" if needs.other_minors else "=="
     return _SUPPORTED.format(
-        name=name,
-        what=what,
-        driver=needs.driver_cuda,
-        major=major,
-        minor=minor,
-        compared=compared,
-        shared=shared_bytes,
+        name=name, what=what, driver=needs.driver_cuda, major=major, minor=minor, compared=compared, shared=shared_bytes
     )
 
 

@@ -43,9 +43,7 @@ _ERRANDS: dict[str, _Errand] = {
         "declare i32 @posix_memalign(ptr, i64, i64)\n",
     ),
     "release": _Errand(
-        1,
-        "  %p = inttoptr i64 %a0 to ptr\n  call void @free(ptr %p)\n  ret i64 0\n",
-        "declare void @free(ptr)\n",
+        1, "  %p = inttoptr i64 %a0 to ptr\n  call void @free(ptr %p)\n  ret i64 0\n", "declare void @free(ptr)\n"
     ),
     # arguments: path, address for the text, first byte, most bytes; result: number of bytes, -1 for an error
     "read": _Errand(

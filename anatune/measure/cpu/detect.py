@@ -311,18 +311,8 @@ def _macos_cpu(sysctl: Callable[[str], str]) -> CpuSpec:
     line = integer(sysctl("hw.cachelinesize"), 128)
     sharing = max(1, min(num_cores, integer(sysctl(level + "cpusperl2"), num_cores)))
     caches = {
-        1: {
-            "size": integer(sysctl(level + "l1dcachesize"), 128 * 1024),
-            "ways": 8,
-            "line": line,
-            "shared": 1,
-        },
-        2: {
-            "size": integer(sysctl(level + "l2cachesize"), 12 << 20),
-            "ways": 16,
-            "line": line,
-            "shared": sharing,
-        },
+        1: {"size": integer(sysctl(level + "l1dcachesize"), 128 * 1024), "ways": 8, "line": line, "shared": 1},
+        2: {"size": integer(sysctl(level + "l2cachesize"), 12 << 20), "ways": 16, "line": line, "shared": sharing},
     }
     clock_hz = {"M1": 3.2e9, "M2": 3.5e9, "M3": 4.05e9, "M4": 4.4e9}.get(apple.group(1), 3.2e9)
     llvm = f"apple-{apple.group(1).lower()}" if apple.group(1) in ("M1", "M2", "M3", "M4") else "apple-m1"

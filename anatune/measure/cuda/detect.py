@@ -172,11 +172,7 @@ def _nearest_gpu(product: str, capability: int, num_sms: int) -> GpuSpec:
     """Return the packaged NVIDIA spec of the nearest compute capability, then of the most similar device."""
 
     def distance(spec: GpuSpec) -> tuple[int, bool, float]:
-        return (
-            abs(int(spec.arch[3:]) - capability),
-            spec.compute.num_sms != num_sms,
-            -_likeness(product, spec),
-        )
+        return (abs(int(spec.arch[3:]) - capability), spec.compute.num_sms != num_sms, -_likeness(product, spec))
 
     return min(_packaged_gpus("nvidia"), key=distance)
 

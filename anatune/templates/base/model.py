@@ -162,12 +162,7 @@ class Model(ABC):
 
     @abstractmethod
     def rank(
-        self,
-        top_k: int,
-        time_limit_s: float | None = None,
-        *,
-        distinct: bool = False,
-        progress: Progress | None = None,
+        self, top_k: int, time_limit_s: float | None = None, *, distinct: bool = False, progress: Progress | None = None
     ) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time; with `distinct`, one point of each time."""
 
@@ -340,12 +335,7 @@ class AnalyticalModel(Model):
         return predictions
 
     def rank(
-        self,
-        top_k: int,
-        time_limit_s: float | None = None,
-        *,
-        distinct: bool = False,
-        progress: Progress | None = None,
+        self, top_k: int, time_limit_s: float | None = None, *, distinct: bool = False, progress: Progress | None = None
     ) -> Ranking:
         """Return the `top_k` legal points of smallest predicted time; with `distinct`, one point of each time.
 

@@ -63,13 +63,7 @@ from anatune.errors import SpaceError
 from anatune.templates.base.factor import factorisations
 from anatune.templates.base.space import LegalityCheck, Space, SpacePart, table_part, tilings
 from anatune.templates.base.values import check_factors, check_names, checked_count
-from anatune.templates.cpu.dot import (
-    DotGroup,
-    converted_operands,
-    dot_group,
-    packable_in_groups,
-    pairable_axes,
-)
+from anatune.templates.cpu.dot import DotGroup, converted_operands, dot_group, packable_in_groups, pairable_axes
 from anatune.templates.cpu.loops import LoopTables, loop_tables
 from anatune.templates.cpu.measured import microkernel_shares
 from anatune.templates.cpu.microkernels import (
@@ -90,13 +84,7 @@ from anatune.templates.cpu.rules import (
     levels_of,
 )
 
-__all__ = [
-    "ORDER_LEVELS",
-    "REDUCTION_LEVELS",
-    "SPATIAL_LEVELS",
-    "WINDOW_LEVELS",
-    "CpuSpace",
-]
+__all__ = ["ORDER_LEVELS", "REDUCTION_LEVELS", "SPATIAL_LEVELS", "WINDOW_LEVELS", "CpuSpace"]
 
 
 class CpuSpace(Space):

@@ -33,13 +33,7 @@ from anatune.templates.base.space import LegalityCheck, Space, SpacePart
 from anatune.templates.base.values import check_names, checked_count, checked_factors
 from anatune.templates.cuda.guard_space import axis_tilings
 from anatune.templates.cuda.guards import check_covering
-from anatune.templates.cuda.rules import (
-    MAX_FETCH_BYTES,
-    REDUCTION_LEVELS,
-    SPATIAL_LEVELS,
-    levels_of,
-    staged_tensors,
-)
+from anatune.templates.cuda.rules import MAX_FETCH_BYTES, REDUCTION_LEVELS, SPATIAL_LEVELS, levels_of, staged_tensors
 from anatune.templates.gpu.rules import check_formats
 from anatune.templates.gpu.split import SPLIT, check_split, num_steps, num_tiles
 from anatune.templates.gpu.split_space import split_of_point, split_options, split_part

@@ -90,10 +90,7 @@ def gpu_io_bounds(workload: Workload, hardware: GpuSpec, sharing_threads: int) -
     """
     bounds = {
         level: lower_bound_bytes(workload, held)
-        for level, held in (
-            ("dram", chip_bytes(hardware)),
-            ("l2", sm_bytes(hardware)),
-        )
+        for level, held in (("dram", chip_bytes(hardware)), ("l2", sm_bytes(hardware)))
     }
     if sharing_threads:
         register_bytes = _REGISTER_BYTES * hardware.registers.per_thread * sharing_threads

@@ -32,13 +32,7 @@ FEATURES = (
     "Wave_Efficiency",
 )
 """The seven features of [ICS24] Sec. 4.1, under the paper's names."""
-BLOCK_RESOURCES = (
-    "shared_bytes_per_block",
-    "threads_per_block",
-    "blocks",
-    "blocks_per_sm",
-    "accumulators_per_thread",
-)
+BLOCK_RESOURCES = ("shared_bytes_per_block", "threads_per_block", "blocks", "blocks_per_sm", "accumulators_per_thread")
 """Resources of a block that the predictions of all templates show. Those of one template follow, then `TRAFFIC`."""
 TRAFFIC = ("dram_bytes", "l2_bytes")
 SPLIT_PARTS = ("combine_s",)

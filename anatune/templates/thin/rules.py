@@ -13,15 +13,7 @@ from anatune.templates.gpu.rules import check_formats, gpu_of
 from anatune.templates.gpu.split import check_split
 from anatune.templates.thin.nest import ThinNest, thin_nest
 
-__all__ = [
-    "DOTS_SINCE",
-    "DTYPES",
-    "LEVELS",
-    "MOST_ROWS",
-    "check_supported",
-    "check_thin",
-    "vectors_of",
-]
+__all__ = ["DOTS_SINCE", "DTYPES", "LEVELS", "MOST_ROWS", "check_supported", "check_thin", "vectors_of"]
 
 LEVELS: dict[str, tuple[str, ...]] = {
     "n": ("block", "thread", "each", "vector"),

@@ -30,9 +30,7 @@ def test_each_adapter_has_a_program():
 
 
 @pytest.mark.parametrize(
-    "program",
-    [pytest.param(one, marks=() if one.page in QUICK else pytest.mark.slow) for one in PROGRAMS],
-    ids=str,
+    "program", [pytest.param(one, marks=() if one.page in QUICK else pytest.mark.slow) for one in PROGRAMS], ids=str
 )
 def test_a_program_runs(program, environment, tmp_path):
     needs = program.text.splitlines()[0].removeprefix(PROGRAM)

@@ -14,11 +14,7 @@ def samples(*times_s):
 
 
 def test_the_fastest_rival_is_chosen_by_its_median_and_compared_within_rounds():
-    taken = {
-        "anatune": samples(1.0, 2.0, 1.0),
-        "onnxruntime": samples(1.5, 3.0, 1.5),
-        "eager": samples(4.0, 8.0, 4.0),
-    }
+    taken = {"anatune": samples(1.0, 2.0, 1.0), "onnxruntime": samples(1.5, 3.0, 1.5), "eager": samples(4.0, 8.0, 4.0)}
     found = result_of(taken, ["openvino is left out"])
     assert found.times_s == {"anatune": 1.0, "onnxruntime": 1.5, "eager": 4.0}
     assert found.best("anatune").value == pytest.approx(1.5)

@@ -66,8 +66,7 @@ def test_unknown_templates_are_one_line(capsys):
 
 
 @pytest.mark.parametrize(
-    "command",
-    ["tune", "export", "compile", "run", "records export", "records train", "configs vllm", "configs sglang"],
+    "command", ["tune", "export", "compile", "run", "records export", "records train", "configs vllm", "configs sglang"]
 )
 def test_output_has_one_letter_everywhere(capsys, command):
     assert "-o, --output " in help_of(capsys, command)

@@ -11,10 +11,7 @@ from anatune.cli import main
         ("tune --hw host matmul 8x8x8 --device 0", "--device is for GPUs"),
         ("tune --hw host matmul 8x8x8 --backend pycuda", "--backend is for GPUs"),
         ("tune --hw host matmul 8x8x8 --l2 warm", "--l2 is for GPUs"),
-        (
-            "tune --hw h200 matmul 8x8x8 --build-only k --strategy model",
-            "--strategy",
-        ),
+        ("tune --hw h200 matmul 8x8x8 --build-only k --strategy model", "--strategy"),
         ("tune --hw h200 matmul 8x8x8 --build-only k --start model", "--start"),
         ("tune --hw h200 matmul 8x8x8 --build-only k --records r.sqlite", "--records"),
         ("tune --hw h200 matmul 8x8x8 --build-only k --threads 1", "--threads"),

@@ -60,10 +60,7 @@ def test_what_cannot_be_written_is_not_offered(capsys):
         ),
         ("rtx4090 matmul 32,64x32x32 --dtype float16", "next: add --json > range.json to this command, then"),
         ("mi300x matmul 32,64x32x32 --dtype float16", "next: add --json > range.json to this command, then"),
-        (
-            "mi300x matmul 32,64x32x32",
-            "no kernel of this plan can be generated",
-        ),
+        ("mi300x matmul 32,64x32x32", "no kernel of this plan can be generated"),
     ],
 )
 def test_a_plan_for_a_range_does_so_too(capsys, words, told):

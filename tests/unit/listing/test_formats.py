@@ -44,14 +44,7 @@ def test_every_format_has_a_writer():
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"m": 0},
-        {"dtype": "int4"},
-        {"keep": -1},
-        {"names": {"block_m": "M"}},
-        {"hw": "intel_xeon_gold_6130"},
-        {"hw": 3},
-    ],
+    [{"m": 0}, {"dtype": "int4"}, {"keep": -1}, {"names": {"block_m": "M"}}, {"hw": "intel_xeon_gold_6130"}, {"hw": 3}],
 )
 def test_bad_input_of_configs_for(arguments):
     given = {"m": 64, "n": 64, "k": 64, "hw": "a100"} | arguments

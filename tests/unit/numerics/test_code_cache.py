@@ -135,10 +135,7 @@ def multiplied(module, factor):
 
 
 def test_functions_of_one_name_in_files_of_one_name_have_their_own_code(tmp_path):
-    functions = [
-        multiplied("anatune.templates.cuda.times.time", 2),
-        multiplied("anatune.templates.thin.times.time", 3),
-    ]
+    functions = [multiplied("anatune.templates.cuda.times.time", 2), multiplied("anatune.templates.thin.times.time", 3)]
     for hits in (0, 1):
         for function, expected in zip(functions, (42, 63), strict=True):
             dispatcher = numba.njit(function)

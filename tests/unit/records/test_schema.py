@@ -6,15 +6,7 @@ import pytest
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.core.trial import Trial
-from anatune.records.schema import (
-    content_key,
-    digest,
-    schedule_of,
-    schedule_text,
-    storable,
-    trial_of,
-    trial_text,
-)
+from anatune.records.schema import content_key, digest, schedule_of, schedule_text, storable, trial_of, trial_text
 from tests.unit.records.making import CPU, MATMUL, failed, ok, schedule, trial
 
 

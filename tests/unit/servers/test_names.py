@@ -4,14 +4,7 @@ import pytest
 
 from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError, UnknownNameError
-from anatune.servers.names import (
-    check_version,
-    device_name,
-    file_name,
-    folder_version,
-    parse_name,
-    version_folder,
-)
+from anatune.servers.names import check_version, device_name, file_name, folder_version, parse_name, version_folder
 from anatune.servers.shapes import Experts, Product
 from tests.wording import refuses
 

@@ -200,11 +200,7 @@ class Machine:
             batch = tiles[start : start + _BATCH]
             probes = {
                 tile: tile_probe(
-                    self.hardware,
-                    tile.name,
-                    tile,
-                    depth=tile_depth(tile, self.hardware),
-                    seconds=0.5 * _SAMPLE_S,
+                    self.hardware, tile.name, tile, depth=tile_depth(tile, self.hardware), seconds=0.5 * _SAMPLE_S
                 )
                 for tile in batch
             }

@@ -186,10 +186,7 @@ def calibrated_gpu_spec(hardware: GpuSpec, numbers: GpuNumbers, today: str) -> t
         kept = tuple(key for key in group.unverified if key not in verified)
         said = f"{', '.join(taken)}: {source}; the rest: {group.source}" if taken else group.source
         groups[name] = msgspec.structs.replace(
-            group,
-            **taken,
-            source=said,
-            unverified=(*kept, *sorted(unsure - set(kept))),
+            group, **taken, source=said, unverified=(*kept, *sorted(unsure - set(kept)))
         )
     compute = groups.get("compute", hardware.compute)
     peak = 2.0 * compute.num_sms * compute.fp32_lanes_per_sm * compute.clock_hz

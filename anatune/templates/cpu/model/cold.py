@@ -24,12 +24,7 @@ _PARTS = ("l2_s", "l3_s", "dram_s")
 
 
 def with_cold_weights(
-    prediction: Prediction,
-    weight_bytes: float,
-    all_bytes: float,
-    hardware: CpuSpec,
-    *,
-    levels_overlap: bool = False,
+    prediction: Prediction, weight_bytes: float, all_bytes: float, hardware: CpuSpec, *, levels_overlap: bool = False
 ) -> Prediction:
     """Return a prediction for runs between which `all_bytes` of weights are read.
 

@@ -17,14 +17,7 @@ from anatune.templates.cpu.microkernels import vector_stride
 from anatune.templates.cpu.space import CpuSpace
 from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, CpuNest
 
-__all__ = [
-    "COPY_BYTES_PER_CYCLE",
-    "MULTIPLY_ADD_LIMIT",
-    "REGISTER_LIMIT",
-    "moving_cycles",
-    "pack_machine",
-    "pack_nest",
-]
+__all__ = ["COPY_BYTES_PER_CYCLE", "MULTIPLY_ADD_LIMIT", "REGISTER_LIMIT", "moving_cycles", "pack_machine", "pack_nest"]
 
 CALL_CYCLES = 10.0
 """Cycles of entry to and exit from a microkernel call (address arithmetic, branches). Source: 14x32 tiles of [anchors],

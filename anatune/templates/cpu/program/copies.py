@@ -38,13 +38,7 @@ def copy_function(kernels: Kernels, layout: Strided | Slivers, *, parallel: bool
 
 
 def write_copy(
-    text: Script,
-    kernels: Kernels,
-    layout: Strided | Slivers,
-    target: str,
-    *,
-    parallel: bool,
-    extents: Extents = FIXED,
+    text: Script, kernels: Kernels, layout: Strided | Slivers, target: str, *, parallel: bool, extents: Extents = FIXED
 ) -> None:
     """Write the loops that fill `target` with an operand in its layout."""
     copy = _CopyWriter(text, kernels.nest, kernels.workload, layout.access, layout.dtype, target, parallel, extents)

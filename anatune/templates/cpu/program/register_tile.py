@@ -14,16 +14,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-__all__ = [
-    "Bases",
-    "EpilogueOperand",
-    "Microkernel",
-    "Result",
-    "RowsAhead",
-    "Stream",
-    "Tile",
-    "TileOperand",
-]
+__all__ = ["Bases", "EpilogueOperand", "Microkernel", "Result", "RowsAhead", "Stream", "Tile", "TileOperand"]
 
 Tile = dict[tuple[int, int], str]
 """(row, vector) -> name of its accumulator."""

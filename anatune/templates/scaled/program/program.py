@@ -237,9 +237,7 @@ class _ScaledWriter:
         text = Script()
         parameters = [(access.tensor, access.shape), (f"{access.tensor}_packed", (self.size(access),))]
         open_function(
-            text,
-            f"pack_{access.tensor}",
-            [(tensor, buffer_type(shape, access.dtype)) for tensor, shape in parameters],
+            text, f"pack_{access.tensor}", [(tensor, buffer_type(shape, access.dtype)) for tensor, shape in parameters]
         )
         self._pack(text, access, f"{access.tensor}_packed")
         return str(text)
@@ -271,12 +269,7 @@ class _ScaledWriter:
 
 
 def program_of(
-    schedule: Schedule,
-    *,
-    threads: int = 1,
-    prepacked: bool = True,
-    prefix: str = "scaled",
-    extents: Extents = FIXED,
+    schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "scaled", extents: Extents = FIXED
 ) -> CpuProgram:
     """Write a schedule of the template "scaled" as TVMScript and LLVM IR.
 

@@ -23,8 +23,7 @@ from anatune.templates.thin.times.columns import ThinStream
 __all__ = ["MOST_PRODUCTS", "ThinBlock", "ThinRule", "broken_rule", "loads_in_flight", "make_block", "thread_registers"]
 
 ThinRule = IntEnum(
-    "ThinRule",
-    "threads_per_block shared_bytes_per_block registers_per_thread products_per_step split grid_blocks",
+    "ThinRule", "threads_per_block shared_bytes_per_block registers_per_thread products_per_step split grid_blocks"
 )
 """Id of a rule -> its code, which `broken_rule` returns for points that break it."""
 MOST_PRODUCTS = 1024

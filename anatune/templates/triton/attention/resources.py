@@ -27,14 +27,7 @@ from anatune.templates.triton.resources import (
     wide_units,
 )
 
-__all__ = [
-    "OWN_REGISTERS",
-    "attention_resources",
-    "attention_rules",
-    "attention_units",
-    "repetition",
-    "warp_grid",
-]
+__all__ = ["OWN_REGISTERS", "attention_resources", "attention_rules", "attention_units", "repetition", "warp_grid"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]

@@ -75,11 +75,7 @@ def dimension_strides(shape: Iterable[int]) -> tuple[int, ...]:
 
 
 def pieces_of(
-    gemm: ImplicitGemm,
-    index: str,
-    extents: Mapping[str, int],
-    strides: Mapping[str, int],
-    alone: Collection[str] = (),
+    gemm: ImplicitGemm, index: str, extents: Mapping[str, int], strides: Mapping[str, int], alone: Collection[str] = ()
 ) -> tuple[tuple[Piece, int], ...]:
     """Return the pieces of a fused index that move through a tensor, with their strides, inner to outer.
 

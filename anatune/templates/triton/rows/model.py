@@ -35,8 +35,7 @@ class RowModel(TileModel):
     space: RowSpace
     parts, rows = PARTS, rows_of(PARTS)
     composition = Composition(
-        lanes=(Lane(("issue_s", "functions_s"), ("latency_s", "tail_s")), *MEMORY_LANES),
-        added=("launch_s",),
+        lanes=(Lane(("issue_s", "functions_s"), ("latency_s", "tail_s")), *MEMORY_LANES), added=("launch_s",)
     )
 
     def __init__(self, workload: Workload, hardware: GpuSpec, accuracy: str = STANDARD) -> None:

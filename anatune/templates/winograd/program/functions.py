@@ -10,13 +10,7 @@ from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.kernels import Function, vector_attributes
 from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
 from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
-from anatune.templates.cpu.program.register_tile import (
-    Microkernel,
-    Result,
-    RowsAhead,
-    Stream,
-    TileOperand,
-)
+from anatune.templates.cpu.program.register_tile import Microkernel, Result, RowsAhead, Stream, TileOperand
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout
 from anatune.templates.winograd.program.outputs import OutputTransform, output_ir

@@ -304,12 +304,7 @@ class _WinogradWriter:
 
 
 def program_of(
-    schedule: Schedule,
-    *,
-    threads: int = 1,
-    prepacked: bool = True,
-    prefix: str = "winograd",
-    extents: Extents = FIXED,
+    schedule: Schedule, *, threads: int = 1, prepacked: bool = True, prefix: str = "winograd", extents: Extents = FIXED
 ) -> CpuProgram:
     """Write a schedule of the template "winograd" as TVMScript and LLVM IR.
 

@@ -60,10 +60,7 @@ def test_a_damaged_line_of_a_cache_costs_itself_only(tmp_path):
 @pytest.mark.parametrize(
     ("header", "reason"),
     [
-        (
-            {"device_name": "GeForce RTX 2080 Ti"},
-            "measured on 'GeForce RTX 2080 Ti', not on --hw rtx3090",
-        ),
+        ({"device_name": "GeForce RTX 2080 Ti"}, "measured on 'GeForce RTX 2080 Ti', not on --hw rtx3090"),
         ({"device_name": "Quadro of mine"}, "measured on 'Quadro of mine', not on --hw rtx3090"),
         ({"problem_size": [4096, 4096]}, "another workload: problem size 4096x4096, expected 64x64"),
         ({"problem_size": ["4096", 4096.0]}, "another workload: problem size 4096x4096, expected 64x64"),

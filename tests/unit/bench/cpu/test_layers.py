@@ -22,12 +22,7 @@ def test_layers_are_those_of_the_anchors():
 
 
 def test_choosing_layers():
-    assert [layer.name for layer in choose("r8, R1,M*,mx", LAYERS)] == [
-        *(f"M{i}" for i in range(6)),
-        "R1",
-        "R8",
-        "MX",
-    ]
+    assert [layer.name for layer in choose("r8, R1,M*,mx", LAYERS)] == [*(f"M{i}" for i in range(6)), "R1", "R8", "MX"]
     assert len(choose("yolo9000", LAYERS)) == 11
     with refuses(SystemExit):
         choose("R99", LAYERS)

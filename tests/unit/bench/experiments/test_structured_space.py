@@ -3,13 +3,7 @@
 import anatune
 from anatune.templates.cpu.model.model import CpuModel
 from bench.cpu.layers import LAYERS
-from bench.experiments.structured_space import (
-    best_around,
-    pair_gain,
-    pairs_of,
-    paper_candidates,
-    split,
-)
+from bench.experiments.structured_space import best_around, pair_gain, pairs_of, paper_candidates, split
 
 HARDWARE = anatune.hardware("xeon_gold_6130").with_threads(1)
 

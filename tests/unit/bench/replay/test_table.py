@@ -54,13 +54,7 @@ def test_illegal_points_that_were_recorded_count():
 
 
 @pytest.mark.parametrize(
-    ("points", "knobs"),
-    [
-        (POINTS[:0], None),
-        (POINTS[:, :3], None),
-        (POINTS[[0, 1, 0]], None),
-        (POINTS, {"M": [1, 2]}),
-    ],
+    ("points", "knobs"), [(POINTS[:0], None), (POINTS[:, :3], None), (POINTS[[0, 1, 0]], None), (POINTS, {"M": [1, 2]})]
 )
 def test_bad_tables(points, knobs):
     with refuses(SpaceError):

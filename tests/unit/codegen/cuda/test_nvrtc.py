@@ -5,13 +5,7 @@ import sys
 
 import pytest
 
-from anatune.codegen.cuda.nvrtc import (
-    code_size,
-    compile_cuda,
-    compiler_version,
-    known_archs,
-    parse_log,
-)
+from anatune.codegen.cuda.nvrtc import code_size, compile_cuda, compiler_version, known_archs, parse_log
 from anatune.core.compiler_facts import CompilerFacts
 from anatune.errors import BuildError, MissingDependencyError
 from tests.wording import refuses
@@ -65,17 +59,7 @@ def test_compiled(compiler, arch):
     assert code_size(b"PTX", "main_kernel") == 0
 
 
-@pytest.mark.parametrize(
-    "arch",
-    [
-        "sm_35",
-        "sm_85",
-        "sm_86a",
-        "sm_190",
-        "gfx906",
-        "",
-    ],
-)
+@pytest.mark.parametrize("arch", ["sm_35", "sm_85", "sm_86a", "sm_190", "gfx906", ""])
 def test_unknown_arch(compiler, arch):
     with refuses(BuildError) as raised:
         compile_cuda(SCALE, arch)

@@ -149,16 +149,10 @@ def test_the_first_error_that_somebody_wrote():
 def test_versions_that_were_not_tried():
     compiler_version.cache_clear()
     try:
-        with (
-            mock.patch.object(compiler.metadata, "version", return_value="3.6.1"),
-            refuses(MissingDependencyError),
-        ):
+        with mock.patch.object(compiler.metadata, "version", return_value="3.6.1"), refuses(MissingDependencyError):
             compile_kernel(PROGRAM, KERNEL, anatune.hardware("a100"), NOTHING)
         missing = compiler.metadata.PackageNotFoundError("triton")
-        with (
-            mock.patch.object(compiler.metadata, "version", side_effect=missing),
-            refuses(MissingDependencyError),
-        ):
+        with mock.patch.object(compiler.metadata, "version", side_effect=missing), refuses(MissingDependencyError):
             compiler_version()
     finally:
         compiler_version.cache_clear()

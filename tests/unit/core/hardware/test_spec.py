@@ -381,10 +381,7 @@ def test_missing_file_and_directory(tmp_path):
         (("clock_hz = 1.695e9", "clock_hz = 1.695"), ["compute.clock_hz: got 1.695", "GHz"]),
         (("clock_hz = 1.695e9", "clock_mhz = 1695"), ["compute.clock_mhz: unknown key", "write clock_hz"]),
         (("= 936e9", "= 936"), ["dram.bandwidth_bytes_per_s: got 936", "GB/s", "9.36e+11"]),
-        (
-            ("bandwidth_bytes_per_s = 936e9", "bandwidth_gbs = 936"),
-            ["dram.bandwidth_gbs", "bandwidth_bytes_per_s"],
-        ),
+        (("bandwidth_bytes_per_s = 936e9", "bandwidth_gbs = 936"), ["dram.bandwidth_gbs", "bandwidth_bytes_per_s"]),
         (("= 35581.44e9", "= 35.58"), ["compute.fp32_peak_flop_per_s: got 35.58", "TFLOP/s"]),
         (("= 102400", "= 100"), ["shared_memory.per_sm_bytes: got 100", "KiB", "102400"]),
         (("size_bytes = 6291456", "size_bytes = 6"), ["l2.size_bytes: got 6", "MiB", "6291456"]),
@@ -398,10 +395,7 @@ def test_missing_file_and_directory(tmp_path):
         (("num_sms = 82", "num_sms = 0"), ["compute.num_sms: got 0", "expected 1 to"]),
         (("= 936e9", "= nan"), ["dram.bandwidth_bytes_per_s: got nan"]),
         (("= 936e9", "= inf"), ["dram.bandwidth_bytes_per_s: got inf"]),
-        (
-            ("reachable_fraction = 0.75", "reachable_fraction = 75"),
-            ["compute.reachable_fraction", "per cent"],
-        ),
+        (("reachable_fraction = 0.75", "reachable_fraction = 75"), ["compute.reachable_fraction", "per cent"]),
         (("num_sms = 82", "num_sm = 82"), ["compute.num_sm: unknown key", "num_sms"]),
         (('kind = "gpu"\n', ""), ["kind: got 'nothing'", "'gpu' or 'cpu'"]),
         (('kind = "gpu"', "kind = []"), ["kind: got []"]),
@@ -415,10 +409,7 @@ def test_missing_file_and_directory(tmp_path):
         (('source = "back', 'source = 3 # "back'), ["launch.source: got 3", "text"]),
         (('source = "back', 'source = "" # "back'), ["source is empty", "launch"]),
         (('unverified = ["overhead_s"]', 'unverified = ["overheads"]'), ["overheads", "launch"]),
-        (
-            ("per_block_bytes = 101376", "per_block_bytes = 202752"),
-            ["shared_memory.per_block_bytes", "at most"],
-        ),
+        (("per_block_bytes = 101376", "per_block_bytes = 202752"), ["shared_memory.per_block_bytes", "at most"]),
         (("per_block = 65536", "per_block = 131072"), ["registers.per_block", "at most"]),
     ],
     ids=lambda value: value[1].replace("\n", " ") if isinstance(value, tuple) else "",
@@ -478,12 +469,7 @@ def test_check_warns_about_doubtful_numbers(tmp_path):
         ("latency_cycles = 217.0", "latency_cycles = 900.0"),
     )
     warned = {finding.key for finding in check_spec_file(path) if finding.level == "warning"}
-    assert warned == {
-        "name",
-        "l2.bandwidth_bytes_per_s",
-        "shared_memory.per_block_bytes",
-        "dram.latency_cycles",
-    }
+    assert warned == {"name", "l2.bandwidth_bytes_per_s", "shared_memory.per_block_bytes", "dram.latency_cycles"}
     path = edited(
         tmp_path,
         ("size_bytes = 1048576", "size_bytes = 1000000"),

@@ -49,17 +49,7 @@ def test_case_and_blanks_do_not_matter() -> None:
     assert layer(" YOLO9000:y3 ") == layer("yolo9000:Y3")
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "resnet18:C13",
-        "resnet19:C1",
-        "qqqq:1",
-        "yolo9000:1",
-        "C2",
-        "",
-    ],
-)
+@pytest.mark.parametrize("name", ["resnet18:C13", "resnet19:C1", "qqqq:1", "yolo9000:1", "C2", ""])
 def test_unknown_names_list_the_known_ones(name: str) -> None:
     with refuses(UnknownNameError) as caught:
         layer(name)

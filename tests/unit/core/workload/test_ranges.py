@@ -84,14 +84,7 @@ def test_windows_and_what_they_slide_over_cannot_vary(axis):
 
 @pytest.mark.parametrize(
     ("axis", "extents"),
-    [
-        ("z", "1..8"),
-        ("i", []),
-        ("i", [1.5]),
-        ("i", [True]),
-        ("i", 8),
-        ("i", range(1, MOST_EXTENTS + 2)),
-    ],
+    [("z", "1..8"), ("i", []), ("i", [1.5]), ("i", [True]), ("i", 8), ("i", range(1, MOST_EXTENTS + 2))],
 )
 def test_what_the_library_is_given_is_checked(axis, extents):
     with refuses(WorkloadError):

@@ -130,14 +130,7 @@ def test_bad_text_is_one_clear_line(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "mathmul 1x1x1",
-        "512x512x512",
-        "resnet18:C99",
-    ],
-)
+@pytest.mark.parametrize("text", ["mathmul 1x1x1", "512x512x512", "resnet18:C99"])
 def test_unknown_names(text: str) -> None:
     with refuses(UnknownNameError) as caught:
         parse_workload(text.split())

@@ -133,10 +133,7 @@ def test_an_emulated_board_of_another_processor(lab):
 def test_another_device_is_refused_in_one_line(lab, boards):
     board = boards["python"]
     other = anatune.hardware("intel_i7_3770")
-    with (
-        refuses(DeviceError),
-        measurer(lab, board, device=other),
-    ):
+    with refuses(DeviceError), measurer(lab, board, device=other):
         pass
     assert ask_board(lab.tracker, "python").boards == 1
 
@@ -154,8 +151,5 @@ def test_what_boards_do_not_do(boards):
 @pytest.mark.slow
 def test_no_board_is_told_in_one_line(lab, boards):
     board = msgspec.structs.replace(boards["python"], key="nobody")
-    with (
-        refuses(DeviceError),
-        measurer(lab, board, wait_s=1.0),
-    ):
+    with refuses(DeviceError), measurer(lab, board, wait_s=1.0):
         pass

@@ -12,8 +12,7 @@ from tests.wording import refuses
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
-    [("127.0.0.1:9190", ("127.0.0.1", 9190)), ("lab:1", ("lab", 1)), ("[::1]:65535", ("::1", 65535))],
+    ("text", "found"), [("127.0.0.1:9190", ("127.0.0.1", 9190)), ("lab:1", ("lab", 1)), ("[::1]:65535", ("::1", 65535))]
 )
 def test_an_address_is_a_host_and_a_port(text, found):
     assert tracker_of(text) == found

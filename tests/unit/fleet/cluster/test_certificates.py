@@ -62,10 +62,7 @@ def test_no_folder(tmp_path):
 def test_files_of_two_sets(made, tmp_path):
     other = tmp_path / "other"
     make_certificates(other)
-    for names in (
-        ["key.pem"],
-        ["key.pem", "cert.pem"],
-    ):
+    for names in (["key.pem"], ["key.pem", "cert.pem"]):
         mixed = tmp_path / names[-1]
         shutil.copytree(made, mixed)
         for name in names:

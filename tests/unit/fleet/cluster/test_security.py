@@ -10,13 +10,7 @@ import threading
 import pytest
 
 from anatune.errors import DeviceError, MissingDependencyError, SecurityError
-from anatune.fleet.cluster.security import (
-    check_client,
-    cluster_address,
-    connect,
-    security_of,
-    server_options,
-)
+from anatune.fleet.cluster.security import check_client, cluster_address, connect, security_of, server_options
 from tests.certificates import make_certificates
 from tests.wording import refuses
 

@@ -333,12 +333,7 @@ def test_big_little_keeps_the_big_cores(tmp_path):
 
 @pytest.mark.parametrize(
     ("implementer", "part", "arch"),
-    [
-        (0x41, 0xD40, "neoverse-v1"),
-        (0x43, 0x0AF, "thunderx2t99"),
-        (0x61, 0x22, "apple-m1"),
-        (0x41, 1, "generic"),
-    ],
+    [(0x41, 0xD40, "neoverse-v1"), (0x43, 0x0AF, "thunderx2t99"), (0x61, 0x22, "apple-m1"), (0x41, 1, "generic")],
 )
 def test_arm_parts(tmp_path, implementer, part, arch):
     spec = detect_cpu(arm(tmp_path, [part] * 2, implementer))

@@ -118,12 +118,7 @@ def test_one_function_serves_all_extents_and_packs_each_form_once():
 
 def test_a_dispatch_that_contradicts_itself_is_one_line():
     good = several()
-    for changed in (
-        {"lasts": (9, 40, 40, 70)},
-        {"first": 0},
-        {"programs": (0, 1, 0, 1)},
-        {"programs": (0, 1, 0)},
-    ):
+    for changed in ({"lasts": (9, 40, 40, 70)}, {"first": 0}, {"programs": (0, 1, 0, 1)}, {"programs": (0, 1, 0)}):
         fields = {name: getattr(good, name) for name in good.__struct_fields__} | changed
         with refuses(SpaceError):
             Dispatch(**fields)

@@ -88,11 +88,7 @@ def test_failures_are_one_line(tmp_path):
     broken = mock.patch.object(apart, "entry_of", lambda template, name: f"tests.unit.measure.compile_stand_ins:{name}")
     with broken, refuses(BuildError):
         build_apart(schedule(group_m=1), tmp_path)
-    with (
-        broken,
-        mock.patch.object(apart, "LIMITS", Limits(build_s=0.5)),
-        refuses(BuildError),
-    ):
+    with broken, mock.patch.object(apart, "LIMITS", Limits(build_s=0.5)), refuses(BuildError):
         build_apart(schedule(group_m=2), tmp_path)
     with broken, refuses(BuildError):
         build_apart(schedule(group_m=4), tmp_path)

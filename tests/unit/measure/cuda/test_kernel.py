@@ -96,8 +96,5 @@ def test_another_gpu(device):
 
 def test_no_gpu():
     gone = DeviceError("no GPU can be used here: no driver")
-    with (
-        mock.patch.object(gpu_kernel, "open_device", side_effect=gone),
-        refuses(DeviceError),
-    ):
+    with mock.patch.object(gpu_kernel, "open_device", side_effect=gone), refuses(DeviceError):
         anatune.build(schedule())

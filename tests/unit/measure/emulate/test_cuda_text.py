@@ -67,14 +67,7 @@ def test_headers_and_architecture_are_told():
     assert "shim_traced = 1" in text
 
 
-@pytest.mark.parametrize(
-    "cuda",
-    [
-        "__shared__ float s[4], t[4];",
-        'asm(".reg .b8 r; a;");',
-        'asm("a;"',
-    ],
-)
+@pytest.mark.parametrize("cuda", ["__shared__ float s[4], t[4];", 'asm(".reg .b8 r; a;");', 'asm("a;"'])
 def test_what_is_not_understood(cuda):
     with refuses(RunError):
         rewritten(cuda)

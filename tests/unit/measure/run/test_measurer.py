@@ -213,10 +213,7 @@ def test_wrong_arguments_are_errors(hardware, session):
 
 
 def test_a_reference_kernel_that_cannot_be_built_is_one_error(hardware):
-    with (
-        refuses(RunError),
-        measurer(hardware, entries=ENTRIES._replace(reference="no_such_module:function")),
-    ):
+    with refuses(RunError), measurer(hardware, entries=ENTRIES._replace(reference="no_such_module:function")):
         pass
 
 

@@ -136,11 +136,7 @@ def test_equal_contenders_end_when_the_interval_is_narrow_and_the_budget_ends_th
     assert all(len(samples.times_s) >= 5 for samples in equal)
     machine = Machine(noise=0.3)
     alternate(
-        [machine.kernel(0.05), machine.kernel(0.05)],
-        machine.reference(),
-        PROTOCOL,
-        budget_s=2,
-        clock=machine.clock,
+        [machine.kernel(0.05), machine.kernel(0.05)], machine.reference(), PROTOCOL, budget_s=2, clock=machine.clock
     )
     assert machine.now < 3
 

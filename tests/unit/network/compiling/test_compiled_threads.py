@@ -162,11 +162,7 @@ def test_a_child_of_fork_runs_models_while_threads_of_its_parent_do(name):
     assert is_right(model, x)
 
 
-COPIES = {
-    "copy": copy.copy,
-    "deepcopy": copy.deepcopy,
-    "pickle": lambda model: pickle.loads(pickle.dumps(model)),
-}
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda model: pickle.loads(pickle.dumps(model))}
 
 
 @pytest.mark.parametrize("how", COPIES)

@@ -182,8 +182,7 @@ def test_a_part_that_cannot_be_compiled_is_left_too(model, monkeypatch):
         lambda: anatune.compile(network(), hw="rtx3090", fallback="onnxruntime"),
         lambda: anatune.compile(network(nodes=[node("NonZero", ["x"], ["z"])], outputs="z"), fallback="onnxruntime"),
         lambda: anatune.compile(
-            network(nodes=[node("Wavelet", ["x"], ["z"], domain="org.example")], outputs="z"),
-            fallback="onnxruntime",
+            network(nodes=[node("Wavelet", ["x"], ["z"], domain="org.example")], outputs="z"), fallback="onnxruntime"
         ),
         lambda: anatune.compile(network(), threads=1),
     ],

@@ -6,13 +6,7 @@ import numpy as np
 import pytest
 
 from anatune.errors import SpaceError
-from anatune.network.compiling.request import (
-    CompileRequest,
-    Int8Options,
-    Listeners,
-    MeasuringOptions,
-    ModelSource,
-)
+from anatune.network.compiling.request import CompileRequest, Int8Options, Listeners, MeasuringOptions, ModelSource
 from anatune.network.compiling.session import compile as compile_model
 from tests.wording import refuses
 

@@ -261,12 +261,7 @@ def test_a_saved_model_runs_in_a_process_without_compiler(network, tmp_path):
 
 def test_wrong_inputs_at_run_time_are_one_line(network):
     _, x, compiled = network
-    for inputs in (
-        (),
-        (x[:, :2],),
-        (x.double(),),
-        ([1.0],),
-    ):
+    for inputs in ((), (x[:, :2],), (x.double(),), ([1.0],)):
         with refuses(RunError):
             compiled(*inputs)
 

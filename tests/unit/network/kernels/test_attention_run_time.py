@@ -122,14 +122,7 @@ def test_some_sizes_are_numbers(hardware, queries, keys):
         call(batch=batch, **symbols)
 
 
-@pytest.mark.parametrize(
-    ("mask_rows", "block"),
-    [
-        (QUERIES, 0),
-        (BATCH, QUERIES * 2),
-        (BATCH * QUERIES, QUERIES * 2),
-    ],
-)
+@pytest.mark.parametrize(("mask_rows", "block"), [(QUERIES, 0), (BATCH, QUERIES * 2), (BATCH * QUERIES, QUERIES * 2)])
 def test_masks_repeat_over_the_rows(hardware, mask_rows, block):
     kernel = kernel_of(hardware, BATCH, QUERIES, KEYS, mask_rows=mask_rows, block=block, zero_rows=True)
     call, random = built(kernel, hardware), np.random.default_rng(0)

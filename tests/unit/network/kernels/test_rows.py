@@ -220,10 +220,7 @@ def test_one_kernel_serves_rows_of_any_number_and_length(name, threads):
         got = run(data, batch=batch, tokens=length)
         wide = data.astype(np.float64)
         off = wide - wide.mean(1, keepdims=True)
-        want = {
-            "softmax": softmax(data),
-            "layer_norm": off / np.sqrt((off**2).mean(1, keepdims=True) + 1e-5),
-        }[name]
+        want = {"softmax": softmax(data), "layer_norm": off / np.sqrt((off**2).mean(1, keepdims=True) + 1e-5)}[name]
         assert np.abs(got - want).max() <= 2e-6, length
 
 

@@ -64,11 +64,7 @@ def test_pipelined_features_are_those_of_the_template_cuda_and_the_pipelines():
     assert conv.feature_table(conv.space.sample_points(3, 0)).names == table.names
 
 
-NAMES = {
-    ("cuda", 1): "fffcc1c605bb0c10",
-    ("pipelined", 1): "ad2d9e348b050e41",
-    ("cpu", 2): "007570084d7a0dd6",
-}
+NAMES = {("cuda", 1): "fffcc1c605bb0c10", ("pipelined", 1): "ad2d9e348b050e41", ("cpu", 2): "007570084d7a0dd6"}
 """Template and version of its features -> digest of their names: other features are another version."""
 
 

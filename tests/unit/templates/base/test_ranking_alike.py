@@ -21,11 +21,7 @@ def all_times(chosen):
 
 @pytest.mark.parametrize(
     ("extents", "hw", "template"),
-    [
-        ((8, 8, 8), "a100_sxm", "cuda"),
-        ((8, 4, 4), "rtx3090", "pipelined"),
-        ((32, 16, 16), "a100_sxm", "triton"),
-    ],
+    [((8, 8, 8), "a100_sxm", "cuda"), ((8, 4, 4), "rtx3090", "pipelined"), ((32, 16, 16), "a100_sxm", "triton")],
 )
 def test_counts_are_those_of_all_points(extents, hw, template):
     chosen = model(anatune.matmul(*extents), hw, template)

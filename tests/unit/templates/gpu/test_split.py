@@ -94,11 +94,7 @@ def test_schedules_of_every_template_take_them(schedule):
     assert Schedule.from_json(given.check().to_json()) == given
     assert given.key != schedule.key
     assert "split=4 whole=15 atomic=1" in given.describe()
-    for name, value in (
-        ("split", 5),
-        ("whole", 16),
-        ("split", 17),
-    ):
+    for name, value in (("split", 5), ("whole", 16), ("split", 17)):
         with refuses(SpaceError):
             msgspec.structs.replace(given, options={**given.options, name: value}).check()
 

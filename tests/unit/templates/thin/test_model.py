@@ -71,10 +71,7 @@ def test_too_little_in_flight_is_slow() -> None:
     """By Little's law: 32 blocks of one warp with a load of 4 bytes a lane have 4 KiB in flight on an SM, half
     of what 2.8 TB/s and 720 cycles need."""
     model = ThinModel(anatune.matmul(1, 4096, 4096, transpose_b=True), gpu("h100"))
-    slow, fast = (
-        model.space.schedule({"k": (32, 1, 1)}),
-        model.space.schedule({"n": (4, 2, 1), "k": (32, 4, 4)}),
-    )
+    slow, fast = (model.space.schedule({"k": (32, 1, 1)}), model.space.schedule({"n": (4, 2, 1), "k": (32, 4, 4)}))
     times = model.times(np.array([model.space.point_of(one) for one in (slow, fast)]))[0]
     assert times[0] > 1.5 * times[1]
 

@@ -94,15 +94,7 @@ def test_points_and_coordinates(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "tiles",
-    [
-        {"n": (3, 1, 1)},
-        {"k": (32, 1, 8)},
-        {"n": (1, 1, 2)},
-        {"m": (1, 1, 1)},
-        {"n": (1, 1)},
-        [],
-    ],
+    "tiles", [{"n": (3, 1, 1)}, {"k": (32, 1, 8)}, {"n": (1, 1, 2)}, {"m": (1, 1, 1)}, {"n": (1, 1)}, []]
 )
 def test_what_is_no_schedule(tiles: Any) -> None:
     with refuses(SpaceError):
@@ -111,12 +103,7 @@ def test_what_is_no_schedule(tiles: Any) -> None:
 
 @pytest.mark.parametrize(
     "workload",
-    [
-        anatune.matmul(17, 512, 512),
-        anatune.matmul(1, 4096, 31),
-        anatune.matmul(1, 100, 100),
-        elementwise((256, 256)),
-    ],
+    [anatune.matmul(17, 512, 512), anatune.matmul(1, 4096, 31), anatune.matmul(1, 100, 100), elementwise((256, 256))],
 )
 def test_refusals(workload: Workload) -> None:
     with refuses(SpaceError):

@@ -11,8 +11,7 @@ from anatune.templates.triton.tiles import Tiles
 
 
 @pytest.mark.parametrize(
-    ("sizes", "grid"),
-    [((64, 64, 4), (2, 2)), ((128, 256, 8), (2, 4)), ((256, 32, 8), (8, 1)), ((16, 256, 8), (1, 8))],
+    ("sizes", "grid"), [((64, 64, 4), (2, 2)), ((128, 256, 8), (2, 4)), ((256, 32, 8), (8, 1)), ((16, 256, 8), (1, 8))]
 )
 def test_waves_form_a_grid(sizes, grid):
     m, n, warps = sizes

@@ -58,11 +58,7 @@ def test_emulated_types_are_named(device: str, dtype: str, multiplied: str) -> N
 
 
 def test_types_that_a_device_does_not_multiply_are_one_line() -> None:
-    for device, dtype in (
-        ("h100", "float8_e4m3fnuz"),
-        ("mi210", "float32"),
-        ("mi50", "float16"),
-    ):
+    for device, dtype in (("h100", "float8_e4m3fnuz"), ("mi210", "float32"), ("mi50", "float16")):
         with refuses(SpaceError):
             anatune.plan(anatune.matmul(256, 256, 256, dtype=dtype), device, template="triton", accuracy="relaxed")
 

@@ -48,15 +48,7 @@ def test_accuracy_leaves_out_the_larger_tile(space):
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ({"p": (1, 2, 3)},),
-        ({"x": (1,)},),
-        ({"p": (0, 2)},),
-        ({}, 3),
-        ({}, 2, "rows"),
-        (7,),
-    ],
+    "arguments", [({"p": (1, 2, 3)},), ({"x": (1,)},), ({"p": (0, 2)},), ({}, 3), ({}, 2, "rows"), (7,)]
 )
 def test_wrong_arguments_are_one_line(space, arguments):
     with refuses(SpaceError):

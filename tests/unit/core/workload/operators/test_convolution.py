@@ -152,17 +152,7 @@ def test_axes_shapes_and_names_are_those_of_tvm_records() -> None:
     assert workload.reads[0].offsets == (0, 0, -1, -1)
     assert workload.write.shape == (1, 64, 56, 56)
     assert list(conv2d(1, 4, 1, 1, 4, 1, 1, groups=2).extents) == ["n", "g", "f", "y", "x", "rc", "ry", "rx"]
-    assert list(conv3d(1, 1, 2, 2, 2, 1, 1, 1, 1).extents) == [
-        "n",
-        "f",
-        "z",
-        "y",
-        "x",
-        "rc",
-        "rz",
-        "ry",
-        "rx",
-    ]
+    assert list(conv3d(1, 1, 2, 2, 2, 1, 1, 1, 1).extents) == ["n", "f", "z", "y", "x", "rc", "rz", "ry", "rx"]
     assert list(conv1d(1, 1, 2, 1, 1).extents) == ["n", "f", "x", "rc", "rx"]
 
 

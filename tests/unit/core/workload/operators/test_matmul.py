@@ -43,12 +43,7 @@ def test_epilogue_steps_run_in_order(steps: tuple[str, ...]) -> None:
 
 
 def test_dtypes_of_operands_and_result() -> None:
-    for dtype, made in (
-        ("float32", "float32"),
-        ("float16", "float16"),
-        ("bfloat16", "bfloat16"),
-        ("int8", "int32"),
-    ):
+    for dtype, made in (("float32", "float32"), ("float16", "float16"), ("bfloat16", "bfloat16"), ("int8", "int32")):
         workload = matmul(2, 2, 2, dtype=dtype, epilogue=("bias",))
         assert (workload.dtype, workload.write.dtype, workload.epilogue_reads[0].dtype) == (dtype, made, made)
 

@@ -27,8 +27,7 @@ def test_reduced_axes_come_last_and_keep_their_dimension_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "numpy_function"),
-    [("add", np.add), ("multiply", np.multiply), ("maximum", np.maximum)],
+    ("op", "numpy_function"), [("add", np.add), ("multiply", np.multiply), ("maximum", np.maximum)]
 )
 def test_binary_elementwise_agrees_with_numpy(op: str, numpy_function: np.ufunc) -> None:
     workload = elementwise((3, 4), op)

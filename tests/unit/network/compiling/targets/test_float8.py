@@ -90,14 +90,7 @@ def test_a_saved_model_is_the_same(tmp_path):
     assert torch.equal(loaded(x).double(), found)
 
 
-@pytest.mark.parametrize(
-    "hw",
-    [
-        "a100",
-        "mi250x",
-        "ryzen_7950x",
-    ],
-)
+@pytest.mark.parametrize("hw", ["a100", "mi250x", "ryzen_7950x"])
 def test_devices_without_8_bit_floats_are_named(hw):
     with refuses(SpaceError):
         compiled(Scaled().eval(), (torch.zeros(4, 512),), hw, precision="fp8")

@@ -43,10 +43,7 @@ def test_a_node_becomes_what_graphs_have():
 
 
 def test_what_is_known_is_computed_when_it_is_read():
-    nodes = [
-        helper.make_node("Add", ["w", "w"], ["twice"]),
-        helper.make_node("Mul", ["x", "twice"], ["y"]),
-    ]
+    nodes = [helper.make_node("Add", ["w", "w"], ["twice"]), helper.make_node("Mul", ["x", "twice"], ["y"])]
     (node,) = read(model_of(*nodes, weights={"w": np.ones(3, np.float32)})).nodes()
     np.testing.assert_array_equal(node.arguments[1].array, np.full(3, 2, np.float32))
 

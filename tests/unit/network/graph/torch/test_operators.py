@@ -200,10 +200,7 @@ WINDOWS = [
     ),
     (lambda a: functional.interpolate(a, size=(5, 9), mode="bilinear", align_corners=True), IMAGE),
     (lambda a: functional.interpolate(a, size=(3, 4), mode="bicubic", antialias=True), IMAGE),
-    (
-        lambda a: functional.interpolate(a, size=(9, 4), mode="bilinear", antialias=True, align_corners=True),
-        IMAGE,
-    ),
+    (lambda a: functional.interpolate(a, size=(9, 4), mode="bilinear", antialias=True, align_corners=True), IMAGE),
     (lambda a, g: functional.grid_sample(a, g, align_corners=False), IMAGE, r(1, 3, 2, 2)),
     (
         lambda a, g: functional.grid_sample(a, g, mode="bicubic", padding_mode="border", align_corners=False),

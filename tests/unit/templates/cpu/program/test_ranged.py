@@ -39,11 +39,7 @@ def test_memory_for_packed_rows_grows_with_the_extent():
 
 
 def test_what_has_no_range_is_one_line():
-    for axis in (
-        "k",
-        "j",
-        "q",
-    ):
+    for axis in ("k", "j", "q"):
         with refuses(SpaceError):
             most_elements(SIX, axis)
     space = anatune.space(anatune.matmul(40, 32, 24), HW)

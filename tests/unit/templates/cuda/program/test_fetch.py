@@ -44,11 +44,7 @@ def copied(walk):
     return positions
 
 
-@given(
-    st.lists(st.integers(1, 12), min_size=0, max_size=4),
-    st.integers(1, 96),
-    st.sampled_from([1, 2, 4]),
-)
+@given(st.lists(st.integers(1, 12), min_size=0, max_size=4), st.integers(1, 96), st.sampled_from([1, 2, 4]))
 def test_every_element_is_copied_once(spans, threads, width):
     sides = [Side(d, d, span, 1) for d, span in enumerate(spans)]
     if sides:

@@ -32,8 +32,4 @@ def test_small_tiles_have_no_wide_unit() -> None:
     assert isinstance(spec, GpuSpec)
     problem = AttentionProblem(1, 8, 1, 1, 2048, 128)
     tiles = AttentionTiles.of([[16, 64, 4, 2, 1], [64, 64, 4, 2, 1], [64, 64, 2, 2, 1]])
-    assert attention_resources(problem, tiles, spec).unit.tolist() == [
-        DotUnit.MMA,
-        DotUnit.WGMMA,
-        DotUnit.MMA,
-    ]
+    assert attention_resources(problem, tiles, spec).unit.tolist() == [DotUnit.MMA, DotUnit.WGMMA, DotUnit.MMA]

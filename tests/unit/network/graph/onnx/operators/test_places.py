@@ -109,13 +109,7 @@ def test_no_kernel_goes_outside_of_a_tensor(op, operands, attributes):
     assert {"minimum", "maximum"} <= {node.op for node in graph.nodes()}
 
 
-@pytest.mark.parametrize(
-    ("indices", "updates"),
-    [
-        ((2, 4, 4), (2, 4, 4)),
-        ((1, 3, 4), (1, 3, 2)),
-    ],
-)
+@pytest.mark.parametrize(("indices", "updates"), [((2, 4, 4), (2, 4, 4)), ((1, 3, 4), (1, 3, 2))])
 def test_scatters_of_sizes_that_do_not_fit(indices, updates):
     with refuses(WorkloadError):
         read(model_of("ScatterElements", X, np.zeros(indices, np.int64), np.zeros(updates, np.float32), unknown=(0,)))

@@ -17,8 +17,7 @@ def array(*shape, dtype=np.float32):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
-    [((2, 3), (3, 4)), ((3,), (3,)), ((3,), (2, 3, 4)), ((2, 3), (3,)), ((5, 1, 2, 3), (4, 3, 2))],
+    ("first", "second"), [((2, 3), (3, 4)), ((3,), (3,)), ((3,), (2, 3, 4)), ((2, 3), (3,)), ((5, 1, 2, 3), (4, 3, 2))]
 )
 def test_matrices(first, second):
     check("MatMul", array(*first), array(*second), unknown=(0, 1))
