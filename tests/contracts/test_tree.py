@@ -82,7 +82,7 @@ def test_types_are_named():
         len(re.findall(rf"^.*\b(?:{'|'.join(names)})\b.*$", path.read_text(), re.MULTILINE))
         for path, names in aliases_of_any().items()
     )
-    assert named <= 734
+    assert named <= 740
 
 
 def test_values_of_graphs_are_keys_themselves():
