@@ -257,6 +257,7 @@ def _legend(plan: Plan, width: int) -> list[str]:
     words = [
         "peak: share of the theoretical peak" + (", of the operations that a plain sum needs" if errors else ""),
         "error: expected error relative to a typical result" if errors else "",
+        "bound by: what takes longest, explained by --explain",
         f"occupancy: {_OCCUPANCY[plan.hardware.kind]}, and what limits it",
         "waves: pieces of work over the number that run at once",
         f"{levels}: bytes moved at that level over the I/O lower bound" if levels else "",
