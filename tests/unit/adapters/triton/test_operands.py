@@ -110,8 +110,8 @@ def test_packed_weights_are_refused():
 
 def test_rows_under_descriptors_are_of_16_bytes():
     assert descriptor_fault({}, MatmulProblem(64, 64, 64)) == ""
-    assert descriptor_fault({}, MatmulProblem(64, 64, 60)).startswith("rows of a take 120 bytes")
-    assert descriptor_fault({}, MatmulProblem(64, 24, 64, right_bytes=1)).startswith("rows of b take 24 bytes")
+    assert descriptor_fault({}, MatmulProblem(64, 64, 60)).startswith("rows of a have 120 bytes")
+    assert descriptor_fault({}, MatmulProblem(64, 24, 64, right_bytes=1)).startswith("rows of b have 24 bytes")
     padded = {"a": Operand.of(Tensor((64, 60), steps=(64, 1)))}
     assert descriptor_fault(padded, MatmulProblem(64, 64, 60)) == ""
     assert descriptor_fault({}, MatmulProblem(64, 60, 64, b_along_n=False)) == ""

@@ -87,4 +87,4 @@ def test_a_key_that_others_can_read_is_said(made, tmp_path, caplog):
     shutil.copytree(made, tmp_path / "tls")
     (tmp_path / "tls" / "key.pem").chmod(0o640)
     read_certificates(tmp_path / "tls")
-    assert "can be read by others of this machine" in caplog.messages[0]
+    assert "chmod 600" in caplog.messages[0]

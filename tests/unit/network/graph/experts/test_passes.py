@@ -8,7 +8,7 @@ pytest.importorskip("torch", reason="the models are PyTorch's")
 import torch
 
 from anatune.network.compiling.session import compile as compile_model
-from anatune.network.graph.experts.passes import with_experts, without_groups
+from anatune.network.graph.experts.passes import expand_groups, unsort_experts
 from anatune.network.graph.operators import EXPERTS, GROUPED_MATMUL, ROUTE
 from anatune.network.relax.frontends import import_model
 from tests.unit.network.compiling.models import difference
@@ -22,7 +22,7 @@ def ops(graph):
 @pytest.mark.parametrize("biased", [False, True])
 def test_rows_of_experts_are_not_sorted(biased):
     model, inputs = experts(biased=biased)
-    found = with_experts(import_model(model, inputs).graph())
+    found = unsort_experts(import_model(model, inputs).graph())
     first, second = (node for node in found.nodes() if node.op == EXPERTS)
     assert ops(found).count(ROUTE) == 1
     assert not {GROUPED_MATMUL, "argsort", "cumsum", "scatter_elements"} & {*ops(found)}
@@ -34,7 +34,7 @@ def test_rows_of_experts_are_not_sorted(biased):
 def test_many_rows_of_many_experts():
     with torch.device("meta"):
         model, x = Experts(experts=128, top_k=8, inner=8).eval(), torch.zeros(20_000, 64)
-    assert ops(with_experts(import_model(model, x).graph())).count(EXPERTS) == 2
+    assert ops(unsort_experts(import_model(model, x).graph())).count(EXPERTS) == 2
 
 
 class Otherwise(Experts):
@@ -58,14 +58,14 @@ class Otherwise(Experts):
 @pytest.mark.parametrize("kind", ["reversed", "ends", "plain"])
 def test_what_is_sorted_otherwise_stays(kind):
     torch.manual_seed(0)
-    found = ops(with_experts(import_model(Otherwise(kind).eval(), torch.randn(12, 64)).graph()))
+    found = ops(unsort_experts(import_model(Otherwise(kind).eval(), torch.randn(12, 64)).graph()))
     assert (EXPERTS in found) == (kind == "plain")
     assert (GROUPED_MATMUL in found) == (kind != "plain")
 
 
 def test_elsewhere_rows_are_multiplied_with_all_matrices():
     model, inputs = experts()
-    found = ops(without_groups(import_model(model, inputs).graph()))
+    found = ops(expand_groups(import_model(model, inputs).graph()))
     assert GROUPED_MATMUL not in found
     own = compile_model(model, inputs, hw="host")
     assert difference(own(*inputs), model(*inputs).detach().numpy()) < 1e-5
