@@ -192,7 +192,7 @@ def test_truncated_programs(compile_file, tmp_path):
         path.write_bytes(whole[: int(share * len(whole))])
         done = compile_file(path)
         refused(done, "model.pt2: ", "export it again")
-        assert "model.pt2 is read by torch.export.load, which runs code that it may hold" in done.stderr
+        assert "model.pt2 and runs code" in done.stderr
 
 
 def test_places_that_cannot_be_written(anatune, path, tmp_path):

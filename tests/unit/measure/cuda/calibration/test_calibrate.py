@@ -77,7 +77,7 @@ def test_the_numbers_are_found_again(tmp_path):
         "1.500 GHz",
         "94 % of 1.536 TFLOP/s",
         "mma.sync",
-        "launch in a row: 2.000 us",
+        ": 2.000 us",
         "latencies in cycles: fma 4, mma 33",
     ):
         assert expected in text
