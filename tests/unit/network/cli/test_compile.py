@@ -63,7 +63,7 @@ def test_a_tuned_model_is_measured_once(folder, tmp_path):
     words += ("--records", tmp_path / "r.sqlite", "--json")
     done = anatune(*words, "--trials", 3, variables=os.environ)
     assert done.returncode == 0, done.stderr
-    assert "trial 3/3; kernels predicted " in done.stderr
+    assert "trial 3/3" in done.stderr
     assert "; conv2d 1x4x8x8 8x4x3x3" in done.stderr
     with RecordStore(tmp_path / "r.sqlite") as store:
         trials = list(store.trials())
