@@ -49,7 +49,7 @@ class Setting:
 
     strategy: str
     start: str = "model"
-    apply_correction: bool = False
+    corrected: bool = False
 
     @property
     def name(self) -> str:

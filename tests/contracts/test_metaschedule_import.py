@@ -78,7 +78,7 @@ def test_the_functions_say_what_their_records_are_of(log):
     assert list(dict.fromkeys(one.workload for one in found.trials)) == [CONVOLUTION, PRODUCT]
     stages = [one.trial.schedule.options.get("stages", 1) for one in found.trials]
     assert stages == [1, 3, 1, 3]
-    assert found.left_out == {"a staging pipeline of 4 buffers, the template has up to 3 here": 2}
+    assert found.left_out == {"it has 4 stages, the template has at most 3 for this workload": 2}
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     for one in found.trials:
         schedule = one.trial.schedule
@@ -92,10 +92,10 @@ def test_the_functions_say_what_their_records_are_of(log):
 
 def test_device_and_workload_are_checked(log):
     other = read_foreign(log, anatune.hardware("a100_sxm"), functions=function_reader)
-    assert other.left_out == {"measured on sm_86, but a100_sxm is of sm_80": 6}
+    assert other.left_out == {"measured on sm_86, but a100_sxm has sm_80": 6}
     unknown = read_foreign(log, functions=function_reader)
     assert not unknown.trials
-    assert "give it with --hw NAME" in next(iter(unknown.left_out))
+    assert "with --hw NAME" in next(iter(unknown.left_out))
     plain = read_foreign(log, GPU, anatune.matmul(64, 64, 64), functions=function_reader)
     assert not plain.trials
     assert sum(count for text, count in plain.left_out.items() if text.startswith("another workload")) >= 4

@@ -71,7 +71,7 @@ def test_logs_of_other_tuners_are_imported(anatune, tmp_path):
     listed = json.loads(anatune("records", "list", records, "--json").stdout)
     assert [row["outcome"] for row in listed] == ["ok", "run_error", "ok"]
     bad(anatune("records", "import", log, "--hw", "rtx3080", "--records", records), 1, "does not say which workload")
-    bad(anatune("records", "import", log, *words, "--records", records), 1, "give it with --hw NAME")
+    bad(anatune("records", "import", log, *words, "--records", records), 1, "with --hw NAME")
 
 
 def test_a_log_says_itself_what_it_is_of(anatune, tmp_path):

@@ -79,7 +79,7 @@ def main(folder, hardware="rtx3090"):
 
     class Plain(LibraryRunner):
         def run(self, *inputs):
-            result = self.take().main(*(one.copyto(self._device) for one in inputs))
+            result = self.take_frame().main(*(one.copyto(self._device) for one in inputs))
             return result.copyto(self._host)
 
     machine = Plain(folder / "planned.so", [], arch=spec.arch)

@@ -10,11 +10,11 @@ import msgspec
 from anatune.numerics import _compiling
 
 _CODE = """
-from anatune.numerics._compiling import told_compilation
+from anatune.numerics._compiling import report_compilation
 from anatune.templates.cuda.times.shared_memory import conflict_table
 
 told = []
-with told_compilation(lambda *at: told.append(at)):
+with report_compilation(lambda *at: told.append(at)):
     conflict_table()
 print(told)
 """

@@ -116,7 +116,7 @@ def test_cpp_takes_the_header(tmp_path):
 def test_the_arithmetic_is_that_of_the_program_with_the_largest_error(tmp_path):
     plan = a_mixed_plan()
     exported(plan, tmp_path)
-    errors = [ranges.arithmetic_of(program.schedule) for program in plan.programs]
+    errors = [ranges.find_arithmetic(program.schedule) for program in plan.programs]
     largest = max(errors, key=lambda one: one.expected_relative_error)
     assert largest.sentences().split(". ")[1] in (tmp_path / "rows.h").read_text().replace("\n * ", " ")
 

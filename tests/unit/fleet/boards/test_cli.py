@@ -43,7 +43,7 @@ def test_a_spec_called_after_the_key_is_written_and_found(board, capsys):
     assert main(["hw", "detect", *WORDS]) == 0
     out, err = capsys.readouterr()
     assert "use it as --hw rpi4" in out
-    assert "board rpi4@10.0.0.7:9090, 2 of key rpi4" in out
+    assert "board rpi4@10.0.0.7:9090, 2 with key rpi4" in out
     assert err == ""
     assert hardware("rpi4") == board.hardware
 
@@ -62,7 +62,7 @@ def test_calibrated_numbers_are_written_and_kept(board, capsys):
     out, err = capsys.readouterr()
     assert "use it as --hw rpi4" in out
     assert "best register tile: 14 rows x 2 vectors" in out
-    assert "a board of key rpi4" in err
+    assert "a board with key rpi4" in err
     assert hardware("rpi4").compute.clock_hz == 3.5e9
     assert main(["hw", "detect", *WORDS]) == 0
     assert "rpi4.toml holds calibrated numbers and was not replaced; --force replaces it" in capsys.readouterr().err

@@ -114,7 +114,7 @@ def test_a_full_disk_is_the_workers_trouble(station, hardware, monkeypatch):
     monkeypatch.setattr(Path, "mkdir", full)
     built = station.build(request(hardware, stand_ins.schedule(hardware)))
     assert built.packed is built.failure is None
-    assert built.trouble == "its disk: No space left on device; free some space there"
+    assert built.trouble == "its disk failed: No space left on device; free some space there"
 
 
 def test_a_worker_that_only_builds_measures_nothing(hardware):
