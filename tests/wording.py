@@ -26,12 +26,20 @@ _CHANGING = (
     (_TEMPORARY, "<temporary>"),
     (re.compile(re.escape(str(ROOT))), "<root>"),
     (re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16})\b"), "<digest>"),
+    (re.compile(r"records_[0-9a-f]{8}\b"), "records_<digest>"),
     (re.compile(r"[\d.]+ % of the time"), "<share> of the time"),
     (re.compile(r"\bat 0x[0-9a-f]+"), "at <address>"),
     (re.compile(r"\b(port|process|pid) \d+"), r"\1 <number>"),
     (re.compile(r"(localhost|127\.0\.0\.1):\d+"), r"\1:<port>"),
 )
 """What differs from run to run or machine to machine, and what is written for it."""
+
+
+def normalise(text: str) -> str:
+    """Return a text without what differs from run to run or machine to machine."""
+    for changing, instead in _CHANGING:
+        text = changing.sub(instead, text)
+    return text
 
 
 class _Messages:
@@ -49,8 +57,7 @@ class _Messages:
         if test != self.test:
             self.test, self.count = test, 0
         self.count += 1
-        for changing, instead in _CHANGING:
-            text = changing.sub(instead, text)
+        text = normalise(text)
         file, _, name = test.partition("::")
         path = golden_path(file)
         if self.update:
@@ -60,7 +67,8 @@ class _Messages:
             return
         written = read(path).get(name, [])
         assert self.count <= len(written), f"no golden text for {text!r}; pytest {file} --update-golden writes it"
-        assert text == written[self.count - 1], f"the message changed; pytest {file} --update-golden writes it again"
+        advice = f"the message changed; pytest {file} --update-golden writes it again"
+        assert text == normalise(written[self.count - 1]), advice
 
     def write(self) -> None:
         """Write the messages of this run; those of tests that did not run stay."""

@@ -251,7 +251,7 @@ def test_gradients_stay_with_pytorch():
 
 
 def test_an_unknown_option_is_named():
-    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match="'thread'.* hw, threads"):
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed, match=r"'thread'.* hw, threads"):
         optimized(Layers(), thread=1)(X)
 
 
