@@ -23,8 +23,9 @@ FOLDER = ROOT / "tests" / "golden" / "messages"
 
 _TEMPORARY = re.compile(rf"({re.escape(str(Path(tempfile.gettempdir()).resolve()))}|/tmp)(/[\w.+=@-]+)*/?")
 _CHANGING = (
+    (re.compile(re.escape(str(ROOT))), "<root>"),  # before temporary folders, in which a clone may lie
     (_TEMPORARY, "<temporary>"),
-    (re.compile(re.escape(str(ROOT))), "<root>"),
+    (re.compile(r"\d{4}-\d\d-\d\d([ T]\d\d:\d\d(:\d\d)?)?"), "<date>"),
     (re.compile(r"\b([0-9a-f]{64}|[0-9a-f]{40}|[0-9a-f]{32}|[0-9a-f]{16})\b"), "<digest>"),
     (re.compile(r"records_[0-9a-f]{8}\b"), "records_<digest>"),
     (re.compile(r"[\d.]+ % of the time"), "<share> of the time"),
