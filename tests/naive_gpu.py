@@ -275,8 +275,20 @@ class Point:
 
     def fetched(self, access: Access) -> float:
         """Share of the tiles, over all blocks and steps, that is not behind the end of an axis."""
-        tiles, extents = self.schedule.tiles, self.workload.extents
-        return math.prod(extents[a] / math.prod(tiles[a]) for a in extents if access.uses(a))
+        shares = []
+        for terms in access.indices:
+            full = 1 + sum(term.coefficient * (self.tile[term.axis] - 1) for term in terms)
+            spans = []
+            for counts in itertools.product(*(self.iterations(term.axis) for term in terms)):
+                steps = (term.coefficient * (count - 1) for term, count in zip(terms, counts, strict=True))
+                spans.append(0 if 0 in counts else 1 + sum(steps))
+            shares.append(sum(spans) / len(spans) / full)
+        return math.prod(shares)
+
+    def iterations(self, axis: str) -> list[int]:
+        """Return the iterations of each tile of an axis that are not behind its end."""
+        extent, tile = self.workload.extents[axis], self.tile[axis]
+        return [min(tile, max(0, extent - first)) for first in range(0, self.schedule.tiles[axis][0] * tile, tile)]
 
     def guarded(self) -> float:
         """Share of the fetches at an edge: all but those in the inside of every axis whose last tile is cut."""

@@ -182,6 +182,32 @@ def _add_shared_bytes(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
 
 
 @jit_helper
+def _fill_fetched(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
+    """Fill the share of operand `t`'s tile that is fetched, over all blocks and steps: the product of its dimensions.
+
+    A dimension of a tile with several axes, such as a window, has a span. Where the last tile of an axis is cut, its
+    span is shorter by the iterations behind the end; the margin of the window stays.
+    """
+    fetched, span, kept = c.fetched[t], c.values[Col.SCRATCH], c.values[Col.SCRATCH + 1]
+    for i in range(n):
+        fetched[i] = 1.0
+    for d in range(nest.dim_start[t], nest.dim_start[t + 1]):
+        for i in range(n):
+            span[i] = 1.0
+            kept[i] = 1.0
+        for q in range(nest.term_start[d], nest.term_start[d + 1]):
+            tile, inside = c.tile[nest.term_axis[q]], c.inside[nest.term_axis[q]]
+            coefficient = nest.term_coefficient[q]
+            for i in range(n):
+                iterations = tile[i] * inside[i]  # of the average tile, which is empty in part below one
+                span[i] += coefficient * (tile[i] - 1.0)
+                kept[i] += coefficient * (max(1.0, iterations) - 1.0)
+                fetched[i] *= min(1.0, iterations)
+        for i in range(n):
+            fetched[i] *= kept[i] / span[i]
+
+
+@jit_helper
 def _fill_operands(n: int, nest: NestArrays, c: Chunk) -> None:
     v = c.values
     for i in range(n):
@@ -194,12 +220,7 @@ def _fill_operands(n: int, nest: NestArrays, c: Chunk) -> None:
         fragment, fetched = c.fragment[t], c.fetched[t]
         for i in range(n):
             fragment[i] = 1
-            fetched[i] = 1.0
-        for a in range(nest.num_spatial + nest.num_reduction):
-            if nest.uses[t, a] == 1:
-                inside = c.inside[a]
-                for i in range(n):
-                    fetched[i] *= inside[i]
+        _fill_fetched(t, n, nest, c)
         for a in range(nest.num_spatial):
             if nest.uses[t, a] == 1:
                 reg = c.reg[a]
