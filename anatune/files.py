@@ -206,7 +206,7 @@ class Output:
         target = os.path.realpath(name)
         _check_parent(target, name)
         if status is not None and status.st_size and not self._kind.knows(Path(target)):
-            raise _occupied_error(name, f"a new file or {self._kind.what}")
+            raise _make_occupied_error(name, f"a new file or {self._kind.what}")
         return target
 
     def _check_stream(self, mode: int, name: str) -> None:
@@ -243,7 +243,7 @@ def check_folder(
     if os.path.isdir(folder):
         names = set(os.listdir(folder))
         if others := sorted(names - set(list_own_names(Path(folder), names))) if names else []:
-            raise _occupied_error(name, f"a new folder or {what}", f"holds {others[0]!r}")
+            raise _make_occupied_error(name, f"a new folder or {what}", f"holds {others[0]!r}")
         if not can_write(folder):
             raise PermissionError(errno.EACCES, "the folder cannot be written to; name another", name)
     elif os.path.lexists(folder):
@@ -404,7 +404,7 @@ def _check_parent(path: str, name: str) -> None:
         raise PermissionError(errno.EACCES, f"the folder {parent} cannot be written to; name another", name)
 
 
-def _occupied_error(name: str, expected: str, problem: str = "is something else") -> OSError:
+def _make_occupied_error(name: str, expected: str, problem: str = "is something else") -> OSError:
     """Return the error for a path where the command did not write what exists."""
     return FileExistsError(errno.EEXIST, f"{problem}, expected {expected}; name another place, or remove it", name)
 

@@ -21,7 +21,10 @@ import pytest
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "tests" / "golden" / "messages"
 
-_TEMPORARY = re.compile(rf"({re.escape(str(Path(tempfile.gettempdir()).resolve()))}|/tmp)(/[\w.+=@-]+)*/?")
+_TEMPORARY = re.compile(
+    rf"({re.escape(str(Path(tempfile.gettempdir()).resolve()))}|/tmp)(/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?)?/[\w.+=@-]+"
+)
+"""A folder of the test, or another one for temporary files; what lies in it is compared."""
 _CHANGING = (
     (re.compile(re.escape(str(ROOT))), "<root>"),  # before temporary folders, in which a clone may lie
     (_TEMPORARY, "<temporary>"),

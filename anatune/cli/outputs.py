@@ -99,7 +99,7 @@ def move_export(source_folder: Path, folder: Path, name: str, manifest: dict[str
     import msgspec
 
     path, files = folder / f"{name}.json", sorted(os.listdir(source_folder))
-    earlier = _exported_names(path)
+    earlier = _read_exported_names(path)
     manifest["written"] = sorted({*earlier, *files})
     # The manifest is written first, so that a second export may replace all files if this one is interrupted.
     contents = {path: msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"}
@@ -112,7 +112,7 @@ def move_export(source_folder: Path, folder: Path, name: str, manifest: dict[str
     return path
 
 
-def _exported_names(manifest: Path) -> set[str]:
+def _read_exported_names(manifest: Path) -> set[str]:
     """Return the names of the files that exports have written beside a manifest; empty if there is no manifest."""
     if not MANIFEST.knows(manifest):
         return set()

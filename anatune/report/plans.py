@@ -103,14 +103,14 @@ def plan_lines(plan: Plan, *, width: int = 80, seconds: float | None = None, com
 
 
 def _tile_lines(plan: Plan, width: int) -> list[Line]:
-    """Return the schedules: the first as a table of its tiles, the others in a line each, in the same order."""
-    shown = [
-        (schedule, rank, template_items(schedule, among_several=bool(plan.joined)), ties)
-        for rank, (schedule, ties) in enumerate(zip(plan.schedules, _ties(plan), strict=True), start=1)
-    ]
+    """Return the schedules in order: the first of each template as a table of its tiles, the others in a line each."""
     lines = paragraph("schedules: iterations of each axis at each level of the loops, outermost first", width)
-    lines += schedule_table(*shown[0], width)
-    return lines + [line for one in shown[1:] for line in schedule_line(*one, width)]
+    templates: set[str] = set()
+    for rank, (schedule, ties) in enumerate(zip(plan.schedules, _ties(plan), strict=True), start=1):
+        write = schedule_line if schedule.template in templates else schedule_table
+        templates.add(schedule.template)
+        lines += write(schedule, rank, template_items(schedule, among_several=bool(plan.joined)), ties, width)
+    return lines
 
 
 def joined_text(templates: Sequence[str], accuracy: str) -> str:
@@ -275,15 +275,15 @@ def rejected_lines(plan: Plan) -> list[str]:
     Of several templates each rule of each of them has its own, and names the template.
     """
     if not plan.joined:
-        return _rejected_lines(plan.rejected, plan.rules, plan.space_size, "")
+        return _rule_lines(plan.rejected, plan.rules, plan.space_size, "")
     return [
         sentence
         for space in plan.joined
-        for sentence in _rejected_lines(space.rejected, space.rules, space.size, f" of {space.template}")
+        for sentence in _rule_lines(space.rejected, space.rules, space.size, f" of {space.template}")
     ]
 
 
-def _rejected_lines(rejected: Mapping[str, int] | None, rules: Sequence[Rule], size: int, whose: str) -> list[str]:
+def _rule_lines(rejected: Mapping[str, int] | None, rules: Sequence[Rule], size: int, whose: str) -> list[str]:
     by_id = {rule.id: rule for rule in rules}
     sentences = []
     for rule_id, number in (rejected or {}).items():

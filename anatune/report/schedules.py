@@ -51,7 +51,7 @@ def schedule_table(schedule: Schedule, rank: int, items: Sequence[str], ties: st
     for names, rows in tables.items():
         heading, *others = columns([["axis", *names], *rows], [0], width=width - len(_INDENT))
         lines += [Line(_INDENT + heading, "bold"), *(Line(_INDENT + row, "dim") for row in others)]
-    number = f"{rank}".ljust(len(_INDENT))
+    number = f"{rank} ".ljust(len(_INDENT))
     lines[0] = lines[0]._replace(text=number + lines[0].text.removeprefix(_INDENT))
     options = [*items, *(f"{name} {_option_text(value)}" for name, value in _options(schedule).items())]
     return lines + _dim(wrap_items(options, width, indent=_INDENT)) + _dim(wrap_text(ties, width, indent=_INDENT))
@@ -60,12 +60,12 @@ def schedule_table(schedule: Schedule, rank: int, items: Sequence[str], ties: st
 def schedule_line(schedule: Schedule, rank: int, items: Sequence[str], ties: str, width: int) -> list[Line]:
     """Return one schedule as one line, which is broken between items. Parameters as `schedule_table`."""
     words = [*items, *schedule_items(schedule), *([ties] if ties else [])]
-    number = f"{rank}".ljust(len(_INDENT))
+    number = f"{rank} ".ljust(len(_INDENT))
     return _dim(wrap_items(words, width, indent=number, hanging=_INDENT))
 
 
 def meaning_lines(schedules: Iterable[Schedule], width: int, *, name_templates: bool) -> list[str]:
-    """Return the meanings of the levels and options of schedules, a line each.
+    """Return the meanings of the options of schedules, a line each.
 
     Parameters
     ----------
@@ -83,8 +83,7 @@ def meaning_lines(schedules: Iterable[Schedule], width: int, *, name_templates: 
     for name, options in names.items():
         template = get_template(name)
         begin = f"{name}, " if name_templates else ""
-        meanings = {option.partition(".")[0]: None for option in options}
-        for option in meanings:
+        for option in dict.fromkeys(option.partition(".")[0] for option in options):
             if option in template.option_meanings:
                 lines += wrap_text(f"{begin}{option}: {template.option_meanings[option]}", width, hanging="  ")
     return lines

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.access import FLOAT8_DTYPES
-from anatune.core.workload.routing import Routing, power_law_routing, uniform_routing
+from anatune.core.workload.routing import Routing, make_power_law_routing, make_uniform_routing
 from anatune.errors import SpaceError
 from anatune.servers.defaults import Tile
 from anatune.servers.shapes import DTYPES, Experts, Product
@@ -230,8 +230,8 @@ def routing_of(shape: Experts, tokens: int, exponent: float | None) -> Routing:
     """Return the routing of all ranks' tokens to the experts of one rank: an even share of all rows."""
     experts = shape.experts * shape.ranks
     routing_all = (
-        uniform_routing(tokens, experts, shape.top_k) if exponent is None
-        else power_law_routing(tokens, experts, shape.top_k, exponent)
+        make_uniform_routing(tokens, experts, shape.top_k) if exponent is None
+        else make_power_law_routing(tokens, experts, shape.top_k, exponent)
     )  # fmt: skip
     return replace(routing_all, experts=routing_all.experts / shape.ranks)
 

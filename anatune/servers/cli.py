@@ -149,12 +149,12 @@ class LayerOptions(msgspec.Struct, frozen=True, kw_only=True):
     def _block(self) -> tuple[int, int] | None:
         if self.block_shape is None:
             return None
-        from anatune.servers.shapes import checked_size
+        from anatune.servers.shapes import check_size
 
         sizes = self.block_shape.strip("[] ").split(",")
         if len(sizes) != 2:
             raise UsageError(f"--block-shape is {quote(self.block_shape)}, expected two sizes such as 128,128")
-        return checked_size("--block-shape", sizes[0]), checked_size("--block-shape", sizes[1])
+        return check_size("--block-shape", sizes[0]), check_size("--block-shape", sizes[1])
 
 
 class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -185,11 +185,11 @@ class OutputOptions(msgspec.Struct, frozen=True, kw_only=True):
     def numbers(self) -> tuple[int, ...]:
         """Return the numbers of rows."""
         from anatune.servers.choose import ROWS
-        from anatune.servers.shapes import MOST_ROWS, checked_size
+        from anatune.servers.shapes import MOST_ROWS, check_size
 
         if self.rows is None:
             return ROWS
-        return tuple(sorted({checked_size("--rows", word.strip(), MOST_ROWS) for word in self.rows.split(",")}))
+        return tuple(sorted({check_size("--rows", word.strip(), MOST_ROWS) for word in self.rows.split(",")}))
 
 
 class ServerRunOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -310,10 +310,10 @@ def _gpu(name: str) -> GpuSpec:
 
 
 def _size_in_name(name_parts: dict[str, str], name: str) -> int | None:
-    from anatune.servers.shapes import MOST_EXPERTS, MOST_SIZE, checked_size
+    from anatune.servers.shapes import MOST_EXPERTS, MOST_SIZE, check_size
 
     most = MOST_EXPERTS if name == "experts" else MOST_SIZE
-    return checked_size(f"{name} of the file's name", name_parts[name], most) if name in name_parts else None
+    return check_size(f"{name} of the file's name", name_parts[name], most) if name in name_parts else None
 
 
 def _block_of(name_parts: dict[str, str]) -> tuple[int, int] | None:

@@ -15,7 +15,7 @@ from anatune.files import read_file
 from anatune.servers.choose import check_device, race, space_of
 from anatune.servers.defaults import FIELDS, Tile
 from anatune.servers.names import check_version
-from anatune.servers.shapes import MOST_ROWS, Experts, Product, check_shape, checked_size
+from anatune.servers.shapes import MOST_ROWS, Experts, Product, check_shape, check_size
 from anatune.templates.triton.grouped.scales import LATEST
 
 
@@ -70,7 +70,7 @@ def read_tiles(path: Path) -> dict[int, Tile]:
     except msgspec.MsgspecError as error:
         raise SpaceError(f"{path} is not a JSON object ({error}), expected a configuration by rows") from None
     tiles = {
-        checked_size(f"{path}: rows of an entry", rows, MOST_ROWS): _tile_of(path, rows, entry)
+        check_size(f"{path}: rows of an entry", rows, MOST_ROWS): _tile_of(path, rows, entry)
         for rows, entry in entries.items()
         if rows.isdecimal() and rows.strip("0")
     }

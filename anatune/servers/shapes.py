@@ -67,7 +67,7 @@ class Product(msgspec.Struct, frozen=True):
     block: tuple[int, int] = (128, 128)
 
 
-def checked_size(name: str, value: object, most: int = MOST_SIZE) -> int:
+def check_size(name: str, value: object, most: int = MOST_SIZE) -> int:
     """Return an integer from 1 to `most`, given as such or as text; raise SpaceError for anything else."""
     if isinstance(value, str) and value.strip().isdecimal() and len(value) <= len(str(most)):
         value = int(value)
@@ -193,7 +193,7 @@ def _field(config: dict[str, object], names: tuple[str, ...], what: str, source:
             value = value[0]
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
             most = MOST_EXPERTS if names in (_EXPERTS, _TOP_K) else MOST_SIZE
-            return checked_size(f"{source}: {name}", value, most)
+            return check_size(f"{source}: {name}", value, most)
     raise SpaceError(
         f"{source} has no number named {', '.join(names)} ({what}): it has no experts, or its names are unknown; give "
         "--experts --intermediate --hidden --top-k instead of --model"
@@ -208,12 +208,12 @@ def _quantisation(config: dict[str, object], source: str) -> tuple[str, tuple[in
     if method in ("fp8", "fbgemm_fp8"):
         block = config.get("weight_block_size")
         if isinstance(block, list) and len(block) == 2 and all(isinstance(size, int) for size in block):
-            rows, depth = (checked_size(f"{source}: weight_block_size", size) for size in block)
+            rows, depth = (check_size(f"{source}: weight_block_size", size) for size in block)
             return "fp8_w8a8", (rows, depth), 0
         return "fp8_w8a8", None, 0
     bits, group = _weight_bits(config)
     if method in ("gptq", "awq", "compressed-tensors") and bits in (4, 8) and isinstance(group, int) and group > 0:
-        return f"int{bits}_w{bits}a16", None, checked_size(f"{source}: group_size", group)
+        return f"int{bits}_w{bits}a16", None, check_size(f"{source}: group_size", group)
     raise SpaceError(
         f"{source}: weights are quantised by {quote(method)} with {quote(bits)} bits in groups of {quote(group)}, "
         "unknown to anatune; give --group-size if needed, and --dtype, one of " + ", ".join(DTYPES)

@@ -55,7 +55,7 @@ INFORMED = (
 )
 OWN, OTHER, WRONG = "own model", "other device's model", "wrong numbers"
 SIGMA = 0.3
-"""Of the logarithm of what each of a wrong spec's numbers is off by."""
+"""The standard deviation of the logarithm of the error of each number in a wrong spec."""
 _QUICK = ("bert:M0", "resnet50:R12")
 """Small spaces: ranked in tens of milliseconds."""
 _NUM_RANKED = 1024

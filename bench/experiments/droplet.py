@@ -40,7 +40,7 @@ DEVICES = ("rtx3080", "ryzen_3700x")
 SMALL, SMALL_TRIALS = GROUPS[:3], 128
 """Surfaces of two or three parameters, and the trials of a search of them, at most."""
 MOST_TRIALS = 4096
-"""Of droplet, which ends by itself before that."""
+"""The most trials of droplet, which ends before that."""
 QUICK = ("LRW", "one cache", "any tile", "divisors", "relu, ryzen_3700x", "reduction, ryzen_3700x")
 
 

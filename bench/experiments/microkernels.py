@@ -43,7 +43,7 @@ PAPER_LAYERS = "resnet18,yolo9000"
 MEASURED_LAYERS = "R8,R11,Y6,Y7,Y8,Y9,Y10,Y10P"
 """Images of 7x7, 14x14, 34x34 and 17x17."""
 COLUMNS = DEPTH = 128
-"""Of the small products. Source: [TACO22] Fig. 4."""
+"""The sizes of the small products. Source: [TACO22] Fig. 4."""
 FEWEST_ROWS, MOST_ROWS = 8, 50
 
 
@@ -73,7 +73,7 @@ class Measured:
     predicted_s: float
     time_s: float
     share: float
-    """Of the peak that a probe beside each sample reached."""
+    """The share of the peak that a probe beside each sample reached."""
     speed: float
     low: float
     high: float

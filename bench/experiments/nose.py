@@ -104,9 +104,9 @@ class Generation:
     num_known: int
     """Measured points that it predicts from."""
     rank_correlation: float
-    """Of predicted and recorded speeds of all children, failed ones at 0."""
+    """The rank correlation of predicted and recorded speeds of all children; failed ones count as 0."""
     elite_correlation: float
-    """Of the elite's, which is what is measured."""
+    """The same correlation over the elite, which is measured."""
     median_error: float
     """|predicted / recorded - 1| of the children's speeds, of those that run."""
     failed: float

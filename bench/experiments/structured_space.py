@@ -87,7 +87,7 @@ class Candidate:
 
     sizes: Six
     share: float
-    """Of the peak, measured as a convolution of about 512 channels."""
+    """The share of the peak, measured as a convolution of about 512 channels."""
     tile: float | None
     """Share that the spec has for as many rows, vectors and about as many steps; None: not among the good ones."""
 

@@ -22,7 +22,7 @@ import numpy as np
 import pandas as pd
 
 from anatune.core.hardware.spec import GpuSpec
-from anatune.core.workload.routing import balanced_routing, power_law_routing
+from anatune.core.workload.routing import make_balanced_routing, make_power_law_routing
 from anatune.errors import AnatuneError
 from anatune.servers.choose import race, space_of
 from anatune.servers.defaults import Tile, default_tile
@@ -86,9 +86,9 @@ def experts_scores(folder: Path, sample: tuple[str, int, int]) -> Iterator[tuple
             block = (128, 128) if dtype == "fp8_block" and inter % 128 == 0 else None
             kind = "fp8_w8a8" if dtype == "fp8_block" else "auto"
             shape = Experts(count, inter, int(row.hidden), int(row.topk), kind, block)
-            routing = balanced_routing(tokens, count, shape.top_k)
+            routing = make_balanced_routing(tokens, count, shape.top_k)
             if "power" in distribution:
-                routing = power_law_routing(tokens, count, shape.top_k, float(distribution.rsplit("_", 1)[1]))
+                routing = make_power_law_routing(tokens, count, shape.top_k, float(distribution.rsplit("_", 1)[1]))
             layer = ExpertLayer(
                 tokens, shape.hidden, inter, count, shape.top_k, routing,
                 "fp8" if dtype == "fp8_block" else "bfloat16", 0, 128 if block else 0,

@@ -41,7 +41,7 @@ class Device:
     shared_bytes: int
     dram_bytes: float
     code_bytes: int
-    """Of the instruction cache: longer code is fetched again and again."""
+    """The size of the instruction cache. Longer code is fetched again and again."""
 
 
 DEVICES = (

@@ -73,7 +73,7 @@ class LibraryScore:
     flop: float
     measured_s: float
     product_s: float
-    """Of the best legal tile, predicted."""
+    """The predicted time of the best legal tile."""
     predicted_s: float
     """The same with what the row holds besides: the left operand's quantisation."""
     unsplit_s: float

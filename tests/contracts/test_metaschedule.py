@@ -16,7 +16,7 @@ from anatune.errors import MissingDependencyError, RecordError, SpaceError, Unkn
 tvm = pytest.importorskip("tvm")
 from tvm import te  # noqa: E402
 
-from tests.wording import refuses  # noqa: E402
+from tests.wording import check_texts, refuses  # noqa: E402
 
 HOST = anatune.hardware("host")
 TARGET = target_of(HOST, threads=1)
@@ -88,7 +88,7 @@ def test_a_run_proposes_learns_records_goes_on_and_is_applied(meta_schedule, tmp
     lines = []
     metaschedule.open_database(tmp_path, lines.append)
     assert len(lines) == 1
-    assert "record" in lines[0]
+    check_texts(lines)
     path.write_text("[1, 2")
     with refuses(RecordError):
         metaschedule.open_database(tmp_path)
@@ -114,7 +114,7 @@ def test_other_functions_are_left_to_metaschedule(meta_schedule, tmp_path, caplo
     assert len(lines) == 1
     assert "result += left * right" in lines[0]
     metaschedule.plan_model(row_sums(), TARGET, tmp_path / "plan", HOST)
-    assert "main: block compute: " in caplog.text
+    check_texts(record.getMessage() for record in caplog.records)
     database = tune(meta_schedule, row_sums(), tmp_path, 2)
     (*_, record) = database.get_all_tuning_records()
     assert read_annotated_schedule(record.trace) is None

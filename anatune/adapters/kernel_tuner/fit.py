@@ -108,7 +108,7 @@ class Fit:
             )
 
 
-def checked_spread(spread: float | str) -> float | str:
+def check_spread(spread: float | str) -> float | str:
     """Return `spread` if it is valid.
 
     Raises

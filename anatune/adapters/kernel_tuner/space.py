@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anatune.adapters.device import GpuLike, find_gpu
-from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit, checked_spread
+from anatune.adapters.kernel_tuner.fit import AUTO_SPREAD, Fit, check_spread
 from anatune.adapters.kernel_tuner.names import CLBLAST, Config, Names, Value, Values, is_clblast
 from anatune.adapters.kernel_tuner.scores import MISFIT, Scorer
 from anatune.arguments import is_iterable, quote
@@ -161,7 +161,7 @@ class PrunedSpace:
         if not isinstance(names, Mapping):
             raise SpaceError(f"names is {quote(names)}, expected a mapping from roles to parameters")
         count_kept(keep, 1)
-        checked_spread(spread)
+        check_spread(spread)
         hardware = find_gpu(hw)
         self.workload, self.keep = workload, keep
         self.hardware = _lift_register_limit(hardware) if names is CLBLAST else hardware

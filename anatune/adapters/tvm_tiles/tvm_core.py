@@ -77,7 +77,7 @@ def core_cycles(shape: NestShape, core: CpuCore, nests: TiledNests, code: Compil
     instructions = np.maximum(statements * vector.operations, loads.instructions + moved) + moved
     issue = (instructions + loads.shuffles + _overhead(shape, code)) / core.issue_width
     latency = np.where(code.scattered, statements * SCATTER_CYCLES, _latency(shape, core, code, held))
-    shuffle = loads.shuffles / PIPES + SCALARISED_CYCLES * _scalarised_elements(shape, code)
+    shuffle = loads.shuffles / PIPES + SCALARISED_CYCLES * _count_scalarised_elements(shape, code)
     copy = _copy_cycles(shape, core, nests)
     together = (fma**8 + load**8) ** 0.125  # as in `cpu.times.microkernel`: they do not overlap perfectly
     total = np.maximum.reduce([together, store, issue, latency, shuffle]) + copy
@@ -122,7 +122,7 @@ def _result_reuse(shape: NestShape, core: CpuCore, code: CompiledCode) -> tuple[
     return held, registers
 
 
-def _scalarised_elements(shape: NestShape, code: CompiledCode) -> Floats:
+def _count_scalarised_elements(shape: NestShape, code: CompiledCode) -> Floats:
     """Return the elements of results that LLVM breaks into scalars, see `SCALARISED_CYCLES`."""
     last, is_left = code.innermost_loop()
     length = code.vector.length

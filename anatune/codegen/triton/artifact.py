@@ -72,7 +72,7 @@ def build_schedule(schedule: Schedule, folder: Path, *, threads: int = 1) -> Gpu
     """
     program = TRITON.program(schedule)
     return write_program(
-        program, compile_images(schedule, folder), gpu_of(schedule), folder, _explained_error(schedule)
+        program, compile_images(schedule, folder), gpu_of(schedule), folder, _compute_explained_error(schedule)
     )
 
 
@@ -114,7 +114,7 @@ def write_program(
     return artifact
 
 
-def _explained_error(schedule: Schedule) -> float:
+def _compute_explained_error(schedule: Schedule) -> float:
     """Return the largest error that matrix units explain, relative to the result's scale.
 
     They truncate sums, and float32 operands to tf32 with 10 bits of mantissa, so that each product errs by at most two

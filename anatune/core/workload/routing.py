@@ -55,7 +55,7 @@ class Routing:
         return total
 
 
-def uniform_routing(tokens: int, experts: int, top_k: int) -> Routing:
+def make_uniform_routing(tokens: int, experts: int, top_k: int) -> Routing:
     """Return the expected routing if every token takes `top_k` different experts at random.
 
     The rows of an expert have a binomial distribution.
@@ -79,16 +79,16 @@ def uniform_routing(tokens: int, experts: int, top_k: int) -> Routing:
     return Routing(rows[kept].astype(np.float64), likely[kept] * experts)
 
 
-def balanced_routing(tokens: int, experts: int, top_k: int) -> Routing:
+def make_balanced_routing(tokens: int, experts: int, top_k: int) -> Routing:
     """Return the routing that gives all experts as equal numbers of rows as possible."""
     return routing_from_counts(_spread_rows(tokens * top_k, np.ones(experts), tokens))
 
 
-def power_law_routing(tokens: int, experts: int, top_k: int, exponent: float) -> Routing:
+def make_power_law_routing(tokens: int, experts: int, top_k: int, exponent: float) -> Routing:
     """Return a routing whose popularities follow a power law, taken at the quantiles of its distribution."""
     least, most = (_LEAST_SHARE, _MOST_SHARE * tokens) if tokens * top_k > experts else _FEW
     if most <= least:
-        return balanced_routing(tokens, experts, top_k)
+        return make_balanced_routing(tokens, experts, top_k)
     quantiles = (np.arange(experts) + 0.5) / experts
     if abs(exponent - 1.0) < 1e-9:
         popular = least * (most / least) ** quantiles
@@ -118,8 +118,8 @@ def parse_routing(value: str | Sequence[int], tokens: int, experts: int, top_k: 
     if not isinstance(value, str):
         return routing_from_counts(value)
     if value.startswith("power:"):
-        return power_law_routing(tokens, experts, top_k, float(value[6:]))
-    return {"uniform": uniform_routing, "balanced": balanced_routing}[value](tokens, experts, top_k)
+        return make_power_law_routing(tokens, experts, top_k, float(value[6:]))
+    return {"uniform": make_uniform_routing, "balanced": make_balanced_routing}[value](tokens, experts, top_k)
 
 
 def _spread_rows(total: int, popular: Floats, most: int) -> NDArray[np.int64]:

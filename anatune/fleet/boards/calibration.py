@@ -19,7 +19,7 @@ from anatune.errors import DeviceError
 from anatune.fleet.boards.connection import Board, BoardLostError, open_board
 from anatune.fleet.boards.description import WAIT_S, BoardDescription, ask_process, describe_board
 from anatune.fleet.boards.session import make_timed
-from anatune.fleet.boards.tracker import checked_key, count_boards, tracker_of
+from anatune.fleet.boards.tracker import check_key, count_boards, tracker_of
 from anatune.measure.cpu.calibration.calibrate import Calibration, calibrate
 from anatune.measure.cpu.calibration.machine import Machine, pointer_chain
 from anatune.measure.cpu.calibration.together import Together
@@ -129,7 +129,7 @@ def calibrate_board(tracker: str, key: str, minutes: float) -> CalibratedBoard:
 def run_calibration(tracker: str, key: str, minutes: float) -> CalibratedBoard:
     """Calibrate a board within the process that `calibrate_board` starts."""
     address = tracker_of(tracker)
-    board = open_board(address, checked_key(key), wait_s=WAIT_S)
+    board = open_board(address, check_key(key), wait_s=WAIT_S)
     started, limit_s = time.monotonic(), 2 * 60 * minutes + _BUILD_S
     board.limit(limit_s)
     description = describe_board(board, key, count_boards(address, key))

@@ -17,7 +17,7 @@ import msgspec
 from anatune.core.hardware.spec import CpuSpec
 from anatune.errors import DeviceError
 from anatune.fleet.boards.connection import Board, open_board
-from anatune.fleet.boards.tracker import checked_key, count_boards, tracker_of
+from anatune.fleet.boards.tracker import check_key, count_boards, tracker_of
 from anatune.measure.cpu.detect import cpu_list, detect_cpu
 from anatune.measure.run.process import Worker, refusal
 from anatune.printable import printable
@@ -102,7 +102,7 @@ def describe(tracker: str, key: str, wait_s: float, limit_s: float) -> BoardDesc
         There is no linker for the board's processor.
     """
     address = tracker_of(tracker)
-    board = open_board(address, checked_key(key), wait_s=wait_s)
+    board = open_board(address, check_key(key), wait_s=wait_s)
     board.limit(limit_s)
     return describe_board(board, key, count_boards(address, key))
 

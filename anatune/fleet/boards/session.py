@@ -18,7 +18,7 @@ from anatune.emit.buffer import Buffer
 from anatune.errors import DeviceError, RunError
 from anatune.fleet.boards.connection import Board, BoardLostError, open_board
 from anatune.fleet.boards.description import BoardDescription, describe_board, explain_difference, machine_of
-from anatune.fleet.boards.tracker import checked_key, tracker_of
+from anatune.fleet.boards.tracker import check_key, tracker_of
 from anatune.measure.energy import EnergyCounter
 from anatune.measure.run import runner
 from anatune.measure.run.correctness import (
@@ -132,7 +132,7 @@ class BoardSession:
         self, setting: Setting, *, tracker: str, key: str, device: CpuSpec, threads: int, wait_s: float, run_s: float
     ) -> None:
         self.setting, self.run_s = setting, run_s
-        self._tracker, self._key, self._wait_s = tracker_of(tracker), checked_key(key), wait_s
+        self._tracker, self._key, self._wait_s = tracker_of(tracker), check_key(key), wait_s
         self._device, self._threads = device, threads
         self._inputs, self._want = setting.inputs(), setting.want()
         self._arenas: list[_Arena] = []

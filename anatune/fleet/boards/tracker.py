@@ -18,7 +18,7 @@ from anatune.codegen.compat import import_tvm
 from anatune.errors import DeviceError
 from anatune.untyped import tvm
 
-__all__ = ["BoardAddress", "Tracker", "checked_key", "connect", "count_boards", "open_warning", "request", "tracker_of"]
+__all__ = ["BoardAddress", "Tracker", "check_key", "connect", "count_boards", "open_warning", "request", "tracker_of"]
 
 _ANSWER_S = 10.0
 """The most seconds that a tracker may take to answer."""
@@ -58,7 +58,7 @@ def tracker_of(text: str) -> Tracker:
     return Tracker(host, int(port))
 
 
-def checked_key(key: str | None) -> str:
+def check_key(key: str | None) -> str:
     """Return the key of boards if it is valid.
 
     Raises

@@ -18,7 +18,7 @@ from anatune.core.trial import Measurement, Outcome
 from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
 from anatune.fleet.cluster.fleet import Event, Fleet, FleetLoss, Kind, Snapshot, TaskEnd
-from anatune.fleet.cluster.messages import SessionSetting, WorkerAnswer, checked_measurement, decode
+from anatune.fleet.cluster.messages import SessionSetting, WorkerAnswer, check_measurement, decode
 from anatune.fleet.cluster.requests import ClusterJob, ClusterTask, Comparison, Pace, Requests
 from anatune.fleet.cluster.roster import ClusterWorker, Roster
 from anatune.measure.place import Ask, WorkerState, check_workload
@@ -325,7 +325,7 @@ class ClusterMeasurer:
                 raise RunError("it answered another request")
             if not answer.trouble and len(answer.measurements) != len(jobs):
                 raise RunError(f"it answered with {len(answer.measurements)} measurements, expected {len(jobs)}")
-            measurements = [checked_measurement(measurement) for measurement in answer.measurements]
+            measurements = [check_measurement(measurement) for measurement in answer.measurements]
         except RunError as error:
             self._suspect(member, str(error), task)
             return

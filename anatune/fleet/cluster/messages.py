@@ -274,7 +274,7 @@ def decode(content: object, kind: type[_Message]) -> _Message:
         raise RunError(f"the message is not a valid {kind.__name__}: {error}") from None
 
 
-def checked_measurement(measurement: Measurement) -> Measurement:
+def check_measurement(measurement: Measurement) -> Measurement:
     """Check a received measurement, and return it with its message cut to one line of bounded length.
 
     Raises

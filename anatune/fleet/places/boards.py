@@ -12,7 +12,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import DeviceError, RunError
 from anatune.fleet.boards.description import BoardDescription, ask_board, explain_difference
 from anatune.fleet.boards.measurer import BoardMeasurer
-from anatune.fleet.boards.tracker import checked_key, open_warning, tracker_of
+from anatune.fleet.boards.tracker import check_key, open_warning, tracker_of
 from anatune.measure.named_hardware import HardwareLike
 from anatune.measure.place import MakeMeasurer
 from anatune.measure.run.memory import check_memory
@@ -46,7 +46,7 @@ class BoardPlace(Place):
     """
 
     def __init__(self, tracker: str, key: str) -> None:
-        self._tracker, self._key = str(tracker_of(tracker)), checked_key(key)
+        self._tracker, self._key = str(tracker_of(tracker)), check_key(key)
         self._description: BoardDescription | None = None
         if warning := open_warning(tracker_of(tracker)):
             _LOG.warning(warning)

@@ -34,8 +34,8 @@ from anatune.measure.run.correctness import (
     Correctness,
     Expected,
     Verification,
+    check_operands,
     check_runs,
-    checked_operands,
     compute_expected,
     random_inputs,
     same_bytes,
@@ -236,7 +236,7 @@ class Kernel:
         RunError
             Another number of arrays, or one of another shape or dtype.
         """
-        checked = checked_operands(self.workload, self.operands, arrays)
+        checked = check_operands(self.workload, self.operands, arrays)
         tensors = []
         for buffer, array in zip(self.artifact.arguments, arrays, strict=False):
             if buffer.tensor in self._library.packers:

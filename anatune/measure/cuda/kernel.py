@@ -19,7 +19,7 @@ from anatune.measure.cuda.apart import build_apart
 from anatune.measure.cuda.dlpack import device_address
 from anatune.measure.cuda.driver import BorrowedBuffer, GpuBuffer, GpuDevice, open_device
 from anatune.measure.cuda.launching import bound_call, load_kernel
-from anatune.measure.run.correctness import Array, array_dtype, checked_operands, random_inputs
+from anatune.measure.run.correctness import Array, array_dtype, check_operands, random_inputs
 
 
 class GpuKernel:
@@ -72,7 +72,7 @@ class GpuKernel:
             The number of arrays, a shape or a dtype is wrong; or the kernel failed.
         """
         self._device.activate()
-        for name, array in checked_operands(self.workload, self.operands, arrays).items():
+        for name, array in check_operands(self.workload, self.operands, arrays).items():
             self._device.upload(self._buffers[name], array)
         self._launch()
         arrays_by_name = {}

@@ -25,7 +25,7 @@ from anatune.measure.run.correctness import (
     Array,
     Verification,
     array_dtype,
-    checked_operands,
+    check_operands,
     compute_expected,
     random_inputs,
 )
@@ -111,7 +111,7 @@ class GpuRangeKernel:
             raise RunError(str(error)) from None
         workload = self.plan.workload.at(extent)
         names = tuple(dict.fromkeys(access.tensor for access in workload.operands))
-        operands = checked_operands(workload, names, arrays)
+        operands = check_operands(workload, names, arrays)
         device, write = self._device, workload.write
         device.activate()
         program = self._program(number)

@@ -203,10 +203,10 @@ class EmulatedKernel:
                 for number in chosen:
                     words = []
                     for tensor in (parameter.tensor for parameter in kernel.launches[number].parameters):
-                        writable = tensor in written_tensors(kernel, number)
+                        writable = tensor in find_written_tensors(kernel, number)
                         words += [tensor, str(arrays[tensor].nbytes), str(places[tensor]), str(int(writable))]
                     self._run(file.fileno(), number, words, order, blocks, limit_s)
-                for tensor in set[str]().union(*(written_tensors(kernel, at) for at in chosen)):
+                for tensor in set[str]().union(*(find_written_tensors(kernel, at) for at in chosen)):
                     arrays[tensor].reshape(-1).view(np.uint8)[:] = views[tensor]
             finally:
                 del whole, views
@@ -247,7 +247,7 @@ class EmulatedKernel:
             raise RunError(f"{launch.name}: {lines[-1].strip()}")
 
 
-def written_tensors(kernel: CudaKernel, launch: int) -> frozenset[str]:
+def find_written_tensors(kernel: CudaKernel, launch: int) -> frozenset[str]:
     """Return the tensors that a launch may write: the result, and the workspace up to the principal kernel."""
     parameters = {parameter.tensor for parameter in kernel.launches[launch].parameters}
     allowed = {kernel.result}

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from anatune.core.workload.nest import Workload
 from anatune.errors import RunError
-from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel, written_tensors
+from anatune.measure.emulate.emulator import ALL_BLOCKS, Blocks, EmulatedKernel, find_written_tensors
 from anatune.measure.run.correctness import Array, Correctness, Expected, array_dtype, compare, fill_bytes
 from anatune.templates.gpu.kernel import CudaKernel
 
@@ -57,7 +57,7 @@ def check_kernel(workload: Workload, kernel: CudaKernel, inputs: Mapping[str, Ar
     _bytes(result)[...] = fill_bytes(str(result.dtype))[0]
     changes: list[dict[str, _Change]] = []
     for number in range(len(kernel.launches)):
-        before = {tensor: arrays[tensor].copy() for tensor in written_tensors(kernel, number)}
+        before = {tensor: arrays[tensor].copy() for tensor in find_written_tensors(kernel, number)}
         blocks = spread_blocks(kernel.launches[number].grid, _TRACED_FLOP / flop)
         traced.run(
             {**arrays, **{t: a.copy() for t, a in before.items()}}, launch=number, blocks=blocks, limit_s=limit_s

@@ -176,7 +176,7 @@ def _typical_factors(workload: Workload) -> dict[str, float]:
     return factors
 
 
-def checked_operands(workload: Workload, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
+def check_operands(workload: Workload, names: Sequence[str], arrays: Sequence[Array]) -> dict[str, Array]:
     """Return the operands of a call by tensor.
 
     Raises

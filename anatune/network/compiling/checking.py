@@ -149,9 +149,9 @@ def _check(
         assert source.reference is not None
         narrow, _ = source.reference([array.copy() for array in given], is_narrow=True)
         errors = [
-            error_of(one.astype(np.float64), output_want.astype(np.float64))
-            for one, output_want in zip(narrow, want, strict=True)
-            if one.dtype.kind == "f" or one.dtype.name in BYTE_DTYPES
+            error_of(output.astype(np.float64), expected.astype(np.float64))
+            for output, expected in zip(narrow, want, strict=True)
+            if output.dtype.kind == "f" or output.dtype.name in BYTE_DTYPES
         ]
         return min(_MOST_ROUNDED, max(_ROUNDED_UNITS / 256, _ROUNDED_FACTOR * max(errors, default=0.0)))
 

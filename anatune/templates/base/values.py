@@ -15,29 +15,17 @@ __all__ = [
     "check_factors",
     "check_names",
     "check_tiles",
-    "checked_count",
-    "checked_factors",
     "covering_factors",
     "given_tiles",
+    "parse_factors",
 ]
 
 
-def checked_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -> int:
-    """Return a number of a schedule as a Python integer; NumPy integers are accepted.
-
-    Raises
-    ------
-    SpaceError
-        It is not an integer (a bool is not one), below `least` or above `most`.
-    """
-    return check_integer(name, value, least, most)
-
-
 def check_count(name: str, value: object, least: int, most: int = MAX_INTEGER) -> int:
-    """Return a count of a schedule like `checked_count`, but refuse NumPy integers: schedules are written as JSON."""
+    """Return a count of a schedule like `check_integer`, but refuse NumPy integers: schedules are written as JSON."""
     if type(value) is not int:
         raise SpaceError(f"{name} is {quote(value)}, expected an integer >= {least}")
-    return checked_count(name, value, least, most)
+    return check_integer(name, value, least, most)
 
 
 def check_names(what: str, names: Iterable[object], valid: Collection[str], word: str = "name") -> None:
@@ -47,7 +35,7 @@ def check_names(what: str, names: Iterable[object], valid: Collection[str], word
             raise SpaceError(f"{what}: unknown {word} {name!r:.60}, expected some of {', '.join(valid) or 'none'}")
 
 
-def checked_factors(axis: str, factors: Sequence[object], levels: Sequence[str]) -> tuple[int, ...]:
+def parse_factors(axis: str, factors: Sequence[object], levels: Sequence[str]) -> tuple[int, ...]:
     """Return `factors` as Python integers; raise SpaceError unless there is one count for each level."""
     if isinstance(factors, str) or not (isinstance(factors, Sequence) or hasattr(factors, "__array__")):
         raise SpaceError(f"tiles[{axis!r}] is {quote(factors)}, expected {len(levels)} factors: {', '.join(levels)}")
@@ -56,12 +44,12 @@ def checked_factors(axis: str, factors: Sequence[object], levels: Sequence[str])
             f"tiles[{axis!r}] has {len(factors)} factors {tuple(factors)!s:.60}, expected {len(levels)}: "
             f"{', '.join(levels)}"
         )
-    return tuple(checked_count(f"tiles[{axis!r}] factor", factor, 1, MAX_INTEGER) for factor in factors)
+    return tuple(check_integer(f"tiles[{axis!r}] factor", factor, 1, MAX_INTEGER) for factor in factors)
 
 
 def check_factors(axis: str, factors: Sequence[object], levels: Sequence[str], extent: int) -> None:
     """Raise SpaceError unless there is one factor for each level, and their product is the extent."""
-    counts = checked_factors(axis, factors, levels)
+    counts = parse_factors(axis, factors, levels)
     product = math.prod(counts)
     if product != extent:
         raise SpaceError(
@@ -135,6 +123,6 @@ def covering_factors(
     counts = tuple(factors)
     if len(counts) != len(levels):
         raise SpaceError(f"tiles[{index!r}] has {len(counts)} factors, expected {len(levels)}: {', '.join(levels)}")
-    inner = [checked_count(f"tiles[{index!r}] factor", factor, 1, MAX_INTEGER) for factor in counts]
+    inner = [check_integer(f"tiles[{index!r}] factor", factor, 1, MAX_INTEGER) for factor in counts]
     inner += [] if lanes is None else [lanes]
     return (-(-extent // math.prod(inner)), *inner)

@@ -54,15 +54,16 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from anatune.arguments import check_flag, quote
+from anatune.arguments import check_flag, check_integer, quote
 from anatune.core.frozen import EMPTY
 from anatune.core.hardware.spec import CpuSpec
 from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Access, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import factorisations
 from anatune.templates.base.space import LegalityCheck, Space, SpacePart, table_part, tilings
-from anatune.templates.base.values import check_factors, check_names, checked_count
+from anatune.templates.base.values import check_factors, check_names
 from anatune.templates.cpu.dot import DotGroup, converted_operands, dot_group, packable_in_groups, pairable_axes
 from anatune.templates.cpu.loops import LoopTables, loop_tables
 from anatune.templates.cpu.measured import microkernel_shares
@@ -354,7 +355,7 @@ class CpuSpace(Space):
         if packed is not None and (isinstance(packed, str) or not isinstance(packed, Sequence)):
             raise SpaceError(f"schedule: packed is {quote(packed)}, expected a sequence of tensor names")
         parallel = check_flag("schedule: parallel", parallel)
-        unroll = checked_count("schedule: unroll", unroll, 0)
+        unroll = check_integer("schedule: unroll", unroll, 0, MAX_INTEGER)
         check_names("tiles", tiles, self.axes)
         check_names("calls", calls, self.pairable)
         check_names("keep", keep, ORDER_LEVELS)
@@ -377,7 +378,7 @@ class CpuSpace(Space):
 
     def _checked_calls(self, axis: str, tiles: Mapping[str, Sequence[int]], calls: object) -> int:
         """Return the number of calls that cover the register factor of an axis; raise SpaceError if no pair has it."""
-        num_calls = checked_count(f"calls[{axis!r}]", calls, 0)
+        num_calls = check_integer(f"calls[{axis!r}]", calls, 0, MAX_INTEGER)
         segment = int(tiles[axis][-1]) if axis in tiles else 1
         possible = pair_calls(segment, self._unit(axis), self.max_kernel)
         if num_calls and (int(tiles[axis][-2]) != 1 or num_calls not in possible):

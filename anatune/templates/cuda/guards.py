@@ -9,7 +9,7 @@ from functools import lru_cache
 from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError
-from anatune.templates.base.values import checked_factors, given_tiles
+from anatune.templates.base.values import given_tiles, parse_factors
 
 __all__ = ["check_covering", "check_covering_tiles", "covered_extents", "guardable_axes"]
 
@@ -55,7 +55,7 @@ def check_covering_tiles(workload: Workload, tiles: Mapping[str, object], levels
 
 def check_covering(workload: Workload, axis: str, factors: Sequence[int], levels: Sequence[str]) -> None:
     """Raise SpaceError unless `factors` has a count for each level, and they divide or cover the extent of the axis."""
-    extent, counts = workload.extents[axis], checked_factors(axis, factors, levels)
+    extent, counts = workload.extents[axis], parse_factors(axis, factors, levels)
     product, inner = math.prod(counts), math.prod(counts[1:])
     if product == extent:
         return

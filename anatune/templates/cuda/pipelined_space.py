@@ -20,7 +20,7 @@ from anatune.templates.base.space import LegalityCheck
 from anatune.templates.cuda.rules import (
     ASYNC_SINCE,
     check_pipeline_applies,
-    checked_pipeline_option,
+    check_pipeline_option,
     pads,
     pipeline_of,
     stage_counts,
@@ -86,4 +86,4 @@ class PipelinedSpace(GpuSpace):
         return msgspec.structs.replace(plain, options=dict(plain.options) | options)
 
     def _choice(self, name: str, value: object) -> int:
-        return checked_pipeline_option(name, value, self.workload, self.hardware)
+        return check_pipeline_option(name, value, self.workload, self.hardware)

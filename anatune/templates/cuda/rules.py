@@ -23,7 +23,7 @@ __all__ = [
     "SPATIAL_LEVELS",
     "check_cuda",
     "check_pipeline_applies",
-    "checked_pipeline_option",
+    "check_pipeline_option",
     "is_for_cuda",
     "levels_of",
     "pads",
@@ -87,7 +87,7 @@ def check_pipeline_applies(workload: Workload, hardware: GpuSpec) -> None:
         )
 
 
-def checked_pipeline_option(name: str, value: object, workload: Workload, hardware: GpuSpec) -> int:
+def check_pipeline_option(name: str, value: object, workload: Workload, hardware: GpuSpec) -> int:
     """Return a number of stages or a padding. Raise SpaceError if it is not among the choices."""
     choices = stage_counts(workload, hardware) if name == "stages" else pads(workload)
     if isinstance(value, bool) or value not in choices:
@@ -113,7 +113,7 @@ def check_pipelined(schedule: Schedule) -> None:
     check_pipeline_applies(workload, hardware)
     check_names("options", options, (*PIPELINE, *SPLIT), "option")
     for name in PIPELINE.keys() & options.keys():
-        checked_pipeline_option(name, options[name], workload, hardware)
+        check_pipeline_option(name, options[name], workload, hardware)
     _check_tiling(schedule)
 
 

@@ -22,6 +22,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import check_integer
 from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import Schedule
@@ -30,7 +31,7 @@ from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.errors import SpaceError
 from anatune.templates.base.factor import divisors, factorisations
 from anatune.templates.base.space import LegalityCheck, Space, SpacePart
-from anatune.templates.base.values import check_names, checked_count, checked_factors
+from anatune.templates.base.values import check_names, parse_factors
 from anatune.templates.cuda.guard_space import axis_tilings
 from anatune.templates.cuda.guards import check_covering
 from anatune.templates.cuda.rules import MAX_FETCH_BYTES, REDUCTION_LEVELS, SPATIAL_LEVELS, levels_of, staged_tensors
@@ -219,13 +220,13 @@ class GpuSpace(Space):
         for axis in self.axes:
             levels = self.levels[axis]
             factors = tiles.get(axis, (self.extents[axis],) + (1,) * (len(levels) - 1))
-            complete[axis] = checked_factors(axis, factors, levels)
+            complete[axis] = parse_factors(axis, factors, levels)
             check_covering(self.workload, axis, complete[axis], levels)
-        checked_count("unroll", unroll, 0, MAX_INTEGER)
+        check_integer("unroll", unroll, 0, MAX_INTEGER)
         check_names("vector", vector or {}, self.staged, "tensor")
         widths = dict.fromkeys(self.staged, 1)
         for tensor, width in (vector or {}).items():
-            widths[tensor] = checked_count(f"vector[{tensor!r}]", width, 1, MAX_INTEGER)
+            widths[tensor] = check_integer(f"vector[{tensor!r}]", width, 1, MAX_INTEGER)
         options = dict(split or {})
         check_names("split", options, SPLIT, "option")
         check_split(self.workload, options, num_tiles(complete, self.workload), num_steps(complete, self.workload))

@@ -21,6 +21,7 @@ class ScaledTemplate(CpuTemplate):
     all_accuracy = "relaxed"
     option_meanings: ClassVar[Mapping[str, str]] = {
         "digits": "8-bit or 16-bit integers that stand for one activation",
+        "floats": "whether weights are converted to float32 instead",
         "parallel": "whether the columns are distributed over the cores",
     }
     check = staticmethod(check_scaled)

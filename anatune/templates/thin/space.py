@@ -16,11 +16,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import check_integer
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
+from anatune.core.workload.access import MAX_INTEGER
 from anatune.core.workload.nest import Workload
 from anatune.templates.base.space import LegalityCheck, Space, SpacePart
-from anatune.templates.base.values import checked_count
 from anatune.templates.gpu.split import split_of
 from anatune.templates.thin.nest import thin_nest
 from anatune.templates.thin.rules import LEVELS, check_supported, check_thin, vectors_of
@@ -114,7 +115,7 @@ class ThinSpace(Space):
             aligned.
         """
         complete = self._covering(tiles, "tiles={'n': (1, 4, 1), 'k': (128, 2, 4)}", self.extents)
-        options: dict[str, OptionValue] = {} if split == 1 else {"split": checked_count("split", split, 1)}
+        options: dict[str, OptionValue] = {} if split == 1 else {"split": check_integer("split", split, 1, MAX_INTEGER)}
         schedule = Schedule(self.workload, self.hardware, self.template, complete, options=options)
         check_thin(schedule)
         return schedule

@@ -14,12 +14,13 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from anatune.arguments import check_integer
 from anatune.core.accuracy import STANDARD, validate_accuracy
 from anatune.core.hardware.spec import GpuSpec
 from anatune.core.schedule import OptionValue, Schedule
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.space import LegalityCheck, Space, SpacePart, table_part
-from anatune.templates.base.values import check_names, checked_count
+from anatune.templates.base.values import check_names
 from anatune.templates.triton.rules import (
     LEAST_TILE,
     LEVELS,
@@ -151,7 +152,7 @@ class TileSpace(Space):
         complete = self._covering(tiles, f"tiles={self.example}", self.extents)  # type: ignore[arg-type]
         self._check_options(options)
         values: dict[str, OptionValue] = {
-            name: checked_count(name, options.get(name, self.defaults.get(name, 0)), *self.limits[name])
+            name: check_integer(name, options.get(name, self.defaults.get(name, 0)), *self.limits[name])
             for name in self.choices
         }
         return Schedule(self.workload, self.hardware, self.template, complete, 0, {}, values).check()

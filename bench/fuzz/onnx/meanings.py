@@ -12,7 +12,7 @@ from bench.fuzz.program import Array
 __all__ = ["MEANINGS"]
 
 _EPSILON = float(np.float32(1e-5))
-"""Of norms where it is left out: the standard's numbers are float32."""
+"""The default of norms; the standard's numbers are float32."""
 
 
 def _erf(x: Array) -> Array:

@@ -29,7 +29,7 @@ from anatune.core.workload.nest import Workload
 from anatune.errors import BuildError, SpaceError
 from anatune.measure.cuda.drivers.cuda_bindings import CudaBindings
 from anatune.measure.cuda.measurer import GPU_ENTRIES
-from anatune.measure.emulate.emulator import EmulatedKernel, written_tensors
+from anatune.measure.emulate.emulator import EmulatedKernel, find_written_tensors
 from anatune.measure.run.correctness import array_dtype, compute_expected
 from anatune.templates.gpu.kernel import CudaKernel
 
@@ -316,7 +316,7 @@ class FakeCuda:
             function.program.run(arrays, launch=function.number)
         if kernel.result in arrays and fault == "wrong":
             arrays[kernel.result].reshape(-1)[1] = 3
-        for tensor in written_tensors(kernel, function.number):
+        for tensor in find_written_tensors(kernel, function.number):
             views[tensor][:] = arrays[tensor].reshape(-1).view(np.uint8)
         address = dict(zip((b.tensor for b in function.launch.parameters), addresses, strict=True))
         if fault == "writes outside" and kernel.result in address:

@@ -3,7 +3,7 @@
 import pytest
 
 from anatune.core.hardware.files import hardware
-from anatune.core.workload.routing import balanced_routing
+from anatune.core.workload.routing import make_balanced_routing
 from anatune.servers.choose import bound_of
 from anatune.templates.triton.grouped.layer import ExpertLayer
 from anatune.templates.triton.problem import MatmulProblem
@@ -12,7 +12,7 @@ H200 = hardware("h200")
 
 
 def layer(tokens, **more):
-    return ExpertLayer(tokens, 2048, 768, 128, 8, balanced_routing(tokens, 128, 8), **more)
+    return ExpertLayer(tokens, 2048, 768, 128, 8, make_balanced_routing(tokens, 128, 8), **more)
 
 
 def test_weights_come_from_memory_once():

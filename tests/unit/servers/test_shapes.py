@@ -6,7 +6,7 @@ import json
 import pytest
 
 from anatune.errors import SpaceError
-from anatune.servers.shapes import Experts, Product, check_shape, checked_size, model_experts
+from anatune.servers.shapes import Experts, Product, check_shape, check_size, model_experts
 from tests.wording import refuses
 
 MIXTRAL = {"hidden_size": 4096, "intermediate_size": 14336, "num_local_experts": 8, "num_experts_per_tok": 2}
@@ -137,5 +137,5 @@ def test_a_dtype_that_is_said_counts():
 @pytest.mark.parametrize("value", ["0", "-1", "x", "", 1 << 25, 0, True, 1.5, pytest.param("9" * 5000, id="long")])
 def test_sizes_are_checked(value):
     with refuses(SpaceError):
-        checked_size("size", value)
-    assert checked_size("size", " 128 ") == 128
+        check_size("size", value)
+    assert check_size("size", " 128 ") == 128

@@ -19,6 +19,7 @@ from anatune.tuning.cost import (
     session_cost,
 )
 from tests.unit.tuning.fakes import HOST, WORKLOAD, failed, ran
+from tests.wording import check_texts
 
 TURNS = CorePlan((0,), (0,), 1, False)
 APART = CorePlan((1,), (0,), 1, True)
@@ -93,10 +94,11 @@ def test_in_words():
         estimate(may_end_early=True)
     )
     assert " times " not in cost_text(estimate(predicted_s=0.9e-3))  # the bound itself
+    check_texts([cost_text(estimate(predicted_s=0.9e-3))])
     guessed = msgspec.structs.replace(estimate(), bound=TimeBound(1e-3, "fma", ("compute.clock_hz",)))
     assert "at most" not in cost_text(guessed)
-    assert "(compute.clock_hz)" in cost_text(guessed)
-    assert cost_text(estimate(cores=None)).startswith("64 trials on other machines; ")
+    check_texts([cost_text(guessed)])
+    check_texts([cost_text(estimate(cores=None))])
     assert "for 1 trial (" in cost_text(estimate(1))
 
 

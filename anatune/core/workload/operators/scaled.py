@@ -209,20 +209,20 @@ def _operands(
     """Return the accesses to data, weight and their scales; dimensions with several elements an entry have no index."""
     scheme, k = formats.format, depth[0]
 
-    def sized_dimension(size: int, whole: Dimension) -> Dimension:
+    def size_dimension(size: int, whole: Dimension) -> Dimension:
         return whole if size == whole[0] else (size, (), 0)
 
-    packed = {8: depth, 16: depth, 32: depth, 4: sized_dimension(k // 2, depth)}
+    packed = {8: depth, 16: depth, 32: depth, 4: size_dimension(k // 2, depth)}
     data = make_access("data", scheme.data, [rows, packed[scheme.data_bits]])
     weight = make_access("weight", scheme.weight, [*experts, columns, packed[scheme.weight_bits]])
     if not scheme.scale:
         return data, weight
-    runs = sized_dimension(-(-k // (SIDE if formats.scales == "blocks" else formats.run or k)), depth)
+    runs = size_dimension(-(-k // (SIDE if formats.scales == "blocks" else formats.run or k)), depth)
     data_scales: dict[str, list[Dimension]] = {"tensor": [(1, (), 0)], "rows": [rows], "blocks": [rows, runs]}
     weight_scales_by_kind: dict[str, list[Dimension]] = {
         "tensor": [*experts] or [(1, (), 0)],
         "rows": [*experts, columns],
-        "blocks": [*experts, sized_dimension(-(-columns[0] // SIDE), columns), runs],
+        "blocks": [*experts, size_dimension(-(-columns[0] // SIDE), columns), runs],
     }
     if scheme.run:
         scales = [make_access("data_scales", scheme.scale, [rows, runs])]

@@ -3,13 +3,19 @@
 import numpy as np
 import pytest
 
-from anatune.core.workload.routing import balanced_routing, power_law_routing, routing_from_counts, uniform_routing
+from anatune.core.workload.routing import (
+    make_balanced_routing,
+    make_power_law_routing,
+    make_uniform_routing,
+    routing_from_counts,
+)
 from anatune.errors import WorkloadError
 from tests.wording import refuses
 
 
 @pytest.mark.parametrize(
-    "routing", [uniform_routing(96, 64, 8), balanced_routing(96, 64, 8), power_law_routing(96, 64, 8, 1.2)]
+    "routing",
+    [make_uniform_routing(96, 64, 8), make_balanced_routing(96, 64, 8), make_power_law_routing(96, 64, 8, 1.2)],
 )
 def test_all_rows_are_there(routing):
     assert routing.num_rows == pytest.approx(96 * 8, rel=1e-6)
@@ -23,16 +29,16 @@ def test_uniform_is_what_drawing_gives():
     for _ in range(200):
         chosen = np.argsort(rng.random((20, 32)), axis=1)[:, :4]
         drawn.append(routing_from_counts(np.bincount(chosen.ravel(), minlength=32)).blocks(np.array([2, 16])))
-    assert uniform_routing(20, 32, 4).blocks(np.array([2, 16])) == pytest.approx(np.mean(drawn, axis=0), rel=0.02)
+    assert make_uniform_routing(20, 32, 4).blocks(np.array([2, 16])) == pytest.approx(np.mean(drawn, axis=0), rel=0.02)
 
 
 def test_balanced_activates_as_many_experts_as_there_are_rows():
-    assert balanced_routing(3, 64, 8).num_active == 24
-    assert balanced_routing(64, 8, 2).blocks(np.array([16, 32])).tolist() == [8, 8]
+    assert make_balanced_routing(3, 64, 8).num_active == 24
+    assert make_balanced_routing(64, 8, 2).blocks(np.array([16, 32])).tolist() == [8, 8]
 
 
 def test_a_power_law_has_popular_experts():
-    law, even = power_law_routing(64, 128, 8, 1.2), balanced_routing(64, 128, 8)
+    law, even = make_power_law_routing(64, 128, 8, 1.2), make_balanced_routing(64, 128, 8)
     assert law.rows.max() > even.rows.max()
     assert law.rows.max() <= 64
     assert law.num_active < even.num_active
@@ -40,9 +46,9 @@ def test_a_power_law_has_popular_experts():
 
 @pytest.mark.parametrize("exponent", [50, 500, 999.5])
 def test_a_steep_power_law_is_nearly_balanced(exponent):
-    law = power_law_routing(64, 128, 8, exponent)
-    assert law.rows.tolist() == balanced_routing(64, 128, 8).rows.tolist()
-    assert power_law_routing(1, 8, 2, exponent).num_rows == 2
+    law = make_power_law_routing(64, 128, 8, exponent)
+    assert law.rows.tolist() == make_balanced_routing(64, 128, 8).rows.tolist()
+    assert make_power_law_routing(1, 8, 2, exponent).num_rows == 2
 
 
 @pytest.mark.parametrize("counts", [[], [0, 0], [3, -1]])

@@ -7,7 +7,7 @@ import pytest
 
 from anatune.errors import DeviceError
 from anatune.fleet.boards import tracker
-from anatune.fleet.boards.tracker import Tracker, checked_key, count_boards, open_warning, request, tracker_of
+from anatune.fleet.boards.tracker import Tracker, check_key, count_boards, open_warning, request, tracker_of
 from tests.wording import refuses
 
 
@@ -27,13 +27,13 @@ def test_anything_else_is_refused(text):
 @pytest.mark.parametrize("key", ['a"b', "a b", "a\\b", "a\nb", "x" * 201])
 def test_keys_that_no_tracker_could_know(key):
     with refuses(DeviceError):
-        checked_key(key)
+        check_key(key)
 
 
 def test_a_key_is_asked_for():
-    assert checked_key("rasp4b") == "rasp4b"
+    assert check_key("rasp4b") == "rasp4b"
     with refuses(DeviceError):
-        checked_key(None)
+        check_key(None)
 
 
 def test_who_leaves_the_loopback_is_told_what_that_means():

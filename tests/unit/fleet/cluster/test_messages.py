@@ -10,7 +10,7 @@ from anatune.fleet.cluster.messages import (
     MeasureRequest,
     SessionSetting,
     WorkerAnswer,
-    checked_measurement,
+    check_measurement,
     decode,
     encode,
 )
@@ -41,10 +41,10 @@ def test_what_is_no_message_is_refused(content):
 
 
 def test_a_good_measurement_is_taken():
-    assert checked_measurement(GOOD) == GOOD
+    assert check_measurement(GOOD) == GOOD
     failed = Measurement(Outcome.RUN_ERROR, "first line\nsecond" + 5000 * "x")
-    assert checked_measurement(failed).message.startswith("first line second")
-    assert len(checked_measurement(failed).message) == 2000
+    assert check_measurement(failed).message.startswith("first line second")
+    assert len(check_measurement(failed).message) == 2000
 
 
 @pytest.mark.parametrize(
@@ -63,4 +63,4 @@ def test_a_good_measurement_is_taken():
 )
 def test_a_measurement_that_cannot_be_is_refused(changes):
     with refuses(RunError):
-        checked_measurement(msgspec.structs.replace(GOOD, **changes))
+        check_measurement(msgspec.structs.replace(GOOD, **changes))

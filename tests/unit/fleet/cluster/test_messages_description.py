@@ -6,6 +6,7 @@ from anatune.fleet.cluster.messages import WorkerDescription, code_digest
 from anatune.fleet.cluster.roster import refusal, requirements_of
 from anatune.records.environment import environment
 from tests.unit.fleet.cluster.pretended import HARDWARE, describe, other
+from tests.wording import check_texts
 
 H200, H100 = anatune.hardware("h200"), anatune.hardware("h100_sxm")
 
@@ -55,6 +56,7 @@ def test_another_one_is_refused_in_one_line(changes, said):
     assert line is not None
     assert said in line
     assert "\n" not in line
+    check_texts([line])
 
 
 def test_of_processors_that_only_names_tell_apart_the_specs_own_counts_else_the_most():

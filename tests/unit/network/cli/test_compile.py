@@ -9,6 +9,7 @@ import pytest
 from anatune.records.store import RecordStore
 from tests.shell import anatune
 from tests.unit.network.compiling import models
+from tests.wording import check_texts
 
 pytest.importorskip("tvm")
 pytest.importorskip("onnx")
@@ -178,6 +179,7 @@ def test_bad_words_are_one_line(folder, tmp_path):
         done = anatune(*words, variables=os.environ)
         assert (done.returncode, done.stderr.count("\n")) == (status, 1), done.stderr
         assert said in done.stderr
+        check_texts([done.stderr])
     assert not (tmp_path / "o").exists()
 
 

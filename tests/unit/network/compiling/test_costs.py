@@ -7,6 +7,7 @@ from anatune.network.compiling.request import CompileRequest, Listeners, Measuri
 from anatune.report.tuning import model_cost_text
 from tests.unit.network.graph import graphs as g
 from tests.unit.tuning.fakes import HOST
+from tests.wording import check_texts
 
 COST = ModelCost(
     products=20, trials=0, plan_s=4.0, build_s=8.0, check_s=2.0, tune_s=0.0, builds=1, total_s=14.0, estimated_s=14.0
@@ -62,6 +63,7 @@ def test_in_words():
     text = model_cost_text(estimate(1, 400, stop_at=0.95, time_limit_s=60.0))
     assert "for 1 product and at most 400 trials (" in text
     assert estimate(1, 400, stop_at=0.95).may_end_early
+    check_texts([text])
     assert "other machines" in model_cost_text(estimate(20, 400, tracker="lab:9190", key="board"))
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from anatune.core.hardware.files import hardware
-from anatune.core.workload.routing import uniform_routing
+from anatune.core.workload.routing import make_uniform_routing
 from anatune.templates.triton.grouped.layer import ExpertLayer, rest_s, score_layer
 from anatune.templates.triton.tiles import Tiles
 
@@ -12,7 +12,7 @@ TILES = Tiles.of([(16, 64, 64, 4, 4, 1, 1), (64, 128, 128, 4, 3, 1, 16), (256, 2
 
 
 def layer(tokens=64, dtype="bfloat16", scaled=0):
-    return ExpertLayer(tokens, 2048, 768, 128, 8, uniform_routing(tokens, 128, 8), dtype, scaled=scaled)
+    return ExpertLayer(tokens, 2048, 768, 128, 8, make_uniform_routing(tokens, 128, 8), dtype, scaled=scaled)
 
 
 def test_both_products_and_the_rest_add_up():

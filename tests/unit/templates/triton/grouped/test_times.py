@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.core.hardware.files import hardware
-from anatune.core.workload.routing import balanced_routing, routing_from_counts, uniform_routing
+from anatune.core.workload.routing import make_balanced_routing, make_uniform_routing, routing_from_counts
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.grouped.scales import Served
 from anatune.templates.triton.grouped.times import score_grouped, score_scaled
@@ -23,7 +23,7 @@ def test_one_expert_is_a_product():
 
 
 def test_few_tokens_read_the_weights_of_their_experts_once():
-    few = GroupedProblem(4, 8, 128, 1536, 2048, balanced_routing(4, 128, 8))
+    few = GroupedProblem(4, 8, 128, 1536, 2048, make_balanced_routing(4, 128, 8))
     scores = score_grouped(few, TILES, H100)
     bandwidth = H100.dram.bandwidth_bytes_per_s * H100.dram.reachable_fraction
     assert scores.parts["dram_s"] * bandwidth == pytest.approx(np.full(3, 32 * 1536 * 2048 * 2.0), rel=0.02)
@@ -31,7 +31,7 @@ def test_few_tokens_read_the_weights_of_their_experts_once():
 
 
 def test_blocks_without_rows_take_time():
-    routing = uniform_routing(64, 16, 2)
+    routing = make_uniform_routing(64, 16, 2)
     times = [score_grouped(GroupedProblem(64, 2, experts, 4096, 1024, routing), TILES, H100) for experts in (16, 512)]
     assert (times[1].time_s > times[0].time_s).all()
 
