@@ -182,7 +182,7 @@ def _add_shared_bytes(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
 
 
 @jit_helper
-def _fill_fetched(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
+def _fill_fetched_share(t: int, n: int, nest: NestArrays, c: Chunk) -> None:
     """Fill the share of operand `t`'s tile that is fetched, over all blocks and steps: the product of its dimensions.
 
     A dimension of a tile with several axes, such as a window, has a span. Where the last tile of an axis is cut, its
@@ -220,7 +220,7 @@ def _fill_operands(n: int, nest: NestArrays, c: Chunk) -> None:
         fragment, fetched = c.fragment[t], c.fetched[t]
         for i in range(n):
             fragment[i] = 1
-        _fill_fetched(t, n, nest, c)
+        _fill_fetched_share(t, n, nest, c)
         for a in range(nest.num_spatial):
             if nest.uses[t, a] == 1:
                 reg = c.reg[a]

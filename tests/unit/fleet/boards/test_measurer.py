@@ -72,7 +72,7 @@ def test_every_fault_is_an_outcome_and_the_board_stays(lab, boards, key):
         "changes a constant": (Outcome.WRONG_RESULT, "the kernel changed packed constants"),
         "writes outside": (Outcome.WRONG_RESULT, "wrote outside its arguments"),
         "fails": (Outcome.RUN_ERROR, "no_such_function"),
-        "run crashes": (Outcome.LOST_DEVICE, "the connection is closed, twice"),
+        "run crashes": (Outcome.LOST_DEVICE, "the connection is closed; this happened twice"),
         "run hangs": (Outcome.RUN_TIMEOUT, "not finished after 3 s on the board"),
         "build fails": (Outcome.BUILD_ERROR, "LLVM says no"),
     }

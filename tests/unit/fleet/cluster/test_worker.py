@@ -160,9 +160,9 @@ class LateFleet(DaskFleet):
 
     let = threading.Event()
 
-    def _ended(self, number, future, fetched):
+    def _report_end(self, number, future, fetched):
         self.let.wait(_MOST_S)
-        super()._ended(number, future, fetched)
+        super()._report_end(number, future, fetched)
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ class Several(CpuMeasurer):
     def _make_runners(self, environment):
         return [RunnerProcess(self._make_runner(environment), self.limits, name) for name in ("one", "two")]
 
-    def _refused(self, runner, error):
+    def _handle_refusal(self, runner, error):
         self.refused.append((runner.name, str(error)))
 
 
