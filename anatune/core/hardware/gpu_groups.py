@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from anatune.core.hardware.groups import SpecGroup
@@ -138,3 +140,19 @@ class TensorCores(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=Tr
         }
         rate = self.fp8_flop_per_s if dtype.startswith("float8_") else rates.get(dtype)
         return None if rate is msgspec.UNSET else rate
+
+
+class Link(SpecGroup, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The link between the GPUs of a node."""
+
+    kind: Literal["nvlink", "pcie", "xgmi"]
+    bandwidth_bytes_per_s: float
+    """All links of a GPU together, in one direction."""
+    latency_s: float
+    """Time of a step: a GPU sends a few bytes, and the next one sees them."""
+    gpus: int
+    """Number of GPUs that the link connects; one more needs a network."""
+    switched: bool
+    """Any number of these GPUs exchange data at the full rate (NVSwitch)."""
+    reduces: bool = False
+    """The switch adds what it transports (NVLink SHARP)."""
