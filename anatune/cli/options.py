@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, get_type_hints
 
@@ -186,6 +186,28 @@ def seconds_option(help: str) -> OptionInfo:
         "--time-limit", metavar="SECONDS", min=_LEAST_SECONDS, max=MOST_SECONDS, help=help
     )
     return option
+
+
+def parse_prices(words: Sequence[str] | None, names: Sequence[str]) -> dict[str, float]:
+    """Return the price of an hour of each device, from texts such as h100=2.5; `names` are the devices.
+
+    Raises
+    ------
+    UsageError
+        A text does not name one of the devices and an amount above 0.
+    """
+    prices: dict[str, float] = {}
+    for word in words or ():
+        name, _, amount = word.partition("=")
+        try:
+            prices[name] = float(amount)
+        except ValueError:
+            prices[name] = -1.0
+        if name not in names or not 0 < prices[name] < math.inf:
+            raise UsageError(
+                f"--price is {word!r}, expected one of {', '.join(names)} and an amount, as {names[0]}=2.5"
+            )
+    return prices
 
 
 def refuse_threads(threads: int | None, hardware: HardwareSpec) -> None:

@@ -10,7 +10,7 @@ from typer.core import TyperCommand, TyperGroup
 from anatune.named import entries, load
 
 _ORDER = (
-    *("plan", "prune", "tune", "export", "compile", "run", "worker"),
+    *("plan", "prune", "tune", "export", "compile", "run", "serving", "worker"),
     *("doctor", "completion", "configs", "hw", "records", "cluster"),
 )
 """The order of the commands in the help; other commands follow."""
@@ -23,6 +23,7 @@ _GROUPS = {
     "Device and kernels": "--hw --template --accuracy --threads --target --fallback",
     "Sizes and state of a model": "--input-shape --size --state",
     "Precision of a model": "--precision --calibrate --percentile",
+    "Load": "--isl --osl --concurrency --cache --expert-parallel --engine --ttft --tpot",
     "Ranges of extents": "--kernels --loss --mean",
     "Predictions": "--model --plain --compile --compare --price",
     "Search": "--strategy --start --seed --keep --no-diverse",

@@ -23,9 +23,9 @@ GROUPS = (32, 64, 128)
 """The possible numbers of 4-bit weights along k that share a scale."""
 _LEAST_DEPTH = 64
 """The smallest block_k that is tried; kernels read packed weights in whole blocks."""
-_EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
-_INTERMEDIATE = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
-_TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "experts_per_token")
+EXPERTS = ("n_routed_experts", "num_local_experts", "num_experts", "moe_num_experts")
+INTERMEDIATE = ("moe_intermediate_size", "expert_ffn_hidden_size", "intermediate_size")
+TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k", "experts_per_token")
 _HIDDEN = ("hidden_size", "n_embd", "d_model")
 
 
@@ -148,17 +148,12 @@ def model_experts(text: bytes, source: str, ranks: int = 1, spread: int = 1, dty
     config = next((part for part in inner if isinstance(part, dict)), document)
     sizes = {
         what: _field(config, names, what, source)
-        for what, names in {
-            "experts": _EXPERTS,
-            "intermediate": _INTERMEDIATE,
-            "hidden": _HIDDEN,
-            "top_k": _TOP_K,
-        }.items()
+        for what, names in {"experts": EXPERTS, "intermediate": INTERMEDIATE, "hidden": _HIDDEN, "top_k": TOP_K}.items()
     }
     sizes = divide_over_ranks(sizes, ranks, spread, f"{source}: ")
     quantised = document.get("quantization_config") or config.get("quantization_config")
     try:
-        model_dtype, block, group = _quantisation(quantised if isinstance(quantised, dict) else {}, source)
+        model_dtype, block, group = read_quantisation(quantised if isinstance(quantised, dict) else {}, source)
     except SpaceError:
         if dtype is None:
             raise
@@ -192,7 +187,7 @@ def _field(config: dict[str, object], names: tuple[str, ...], what: str, source:
         if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
         if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            most = MOST_EXPERTS if names in (_EXPERTS, _TOP_K) else MOST_SIZE
+            most = MOST_EXPERTS if names in (EXPERTS, TOP_K) else MOST_SIZE
             return check_size(f"{source}: {name}", value, most)
     raise SpaceError(
         f"{source} has no number named {', '.join(names)} ({what}): it has no experts, or its names are unknown; give "
@@ -200,7 +195,7 @@ def _field(config: dict[str, object], names: tuple[str, ...], what: str, source:
     )
 
 
-def _quantisation(config: dict[str, object], source: str) -> tuple[str, tuple[int, int] | None, int]:
+def read_quantisation(config: dict[str, object], source: str) -> tuple[str, tuple[int, int] | None, int]:
     """Return the dtype, the block of scales and the group in a "quantization_config"."""
     method = str(config.get("quant_method", "")).lower()
     if not method:

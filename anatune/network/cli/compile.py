@@ -21,6 +21,7 @@ from anatune.cli.options import (
     Threads,
     named_sizes,
     named_state,
+    parse_prices,
     records_option,
     refuse_threads,
     seconds_option,
@@ -276,7 +277,7 @@ def _compare(model: Path, options: CompileOptions, elsewhere: Elsewhere, html: P
     if refused:
         raise UsageError(f"--compare only predicts; leave out --{min(refused).replace('_', '-')}")
     names = [name.strip() for name in str(options.hw).split(",")]
-    prices = _prices(options.price, names)
+    prices = parse_prices(options.price, names)
     page_file = check_html(html, model)
     _note_code(model)
     with Progress() as progress:
@@ -294,22 +295,6 @@ def _compare(model: Path, options: CompileOptions, elsewhere: Elsewhere, html: P
         print_json(comparison_dict(summaries, named))
         return
     print_lines(comparison_lines(summaries, named, width=line_width()))
-
-
-def _prices(words: list[str] | None, names: list[str]) -> dict[str, float]:
-    """Return the price of an hour of each device."""
-    prices: dict[str, float] = {}
-    for word in words or ():
-        name, _, amount = word.partition("=")
-        try:
-            prices[name] = float(amount)
-        except ValueError:
-            prices[name] = -1.0
-        if name not in names or not 0 < prices[name] < float("inf"):
-            raise UsageError(
-                f"--price is {word!r}, expected one of {', '.join(names)} and an amount, as {names[0]}=2.5"
-            )
-    return prices
 
 
 def _note_target(device: HardwareSpec, options: CompileOptions) -> None:

@@ -1,1 +1,1 @@
-"""What a server of language models costs: times, memory and prices of its GPUs, without a device."""
+"""Predictions of servers of language models: time per token, time to the first token, throughput and memory."""

@@ -1,0 +1,24 @@
+"""Errors of predictions against the times of servers that others measured."""
+
+from __future__ import annotations
+
+from anatune.servers.serving.config import Decoder
+
+_ERRORS: dict[str, dict[str, int]] = {"dense": {}, "experts": {}}
+"""Family -> device -> median error of the time per output token, in percent. Source: docs/bench/replay.servers.md."""
+NOT_COMPARED = "not compared"
+
+
+def error_text(decoder: Decoder, hardware: str) -> str:
+    """Return the median error of the time per output token that servers of this family had on a device."""
+    error = _ERRORS["experts" if decoder.has_experts else "dense"].get(hardware)
+    return NOT_COMPARED if error is None else f"{error} %"
+
+
+def judged_text() -> str:
+    """Return what the errors are."""
+    return (
+        "error: median error of the time per output token against servers that others measured (TensorRT-LLM, vLLM, "
+        f"SGLang; docs/bench/replay.servers.md), for this family of models on this device. {NOT_COMPARED}: there was "
+        "none to compare with. No server was measured by us."
+    )

@@ -1,0 +1,125 @@
+"""The times of a server in a steady state, in closed form.
+
+Notation
+--------
+B : requests in flight; S : tokens of a prompt (isl); O : tokens that a request makes (osl).
+step : seconds of an iteration that makes a token of B sequences, each of S + O / 2 held tokens on average.
+read : what reading a prompt adds. An engine that mixes reads pieces of it beside the step (chunked prefill), so that
+    products read their weights once for both: read = pieces x (mixed iteration - step). Another one stops the step.
+
+While a request makes its O tokens, each of the others is replaced once on average, so that the step waits for
+(B - 1) prompts: time per output token = step + (B - 1) / O x read. This is continuous batching with arrivals that are
+spread evenly. In an engine that lets prompts go first, requests that began together stay together: the mean time to the
+first token is (B + 1) / 2 x read, and a request waits for half of the other prompts after its first token, which is
+(B - 1) / (2 O) x read per token. The seconds of a whole request, and so the throughput, are the same: B x O tokens in
+O x step + B x read.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from anatune.servers.serving.engines import Engine
+from anatune.servers.serving.iteration import Iteration, IterationTimes, PredictedKernel
+
+CHUNK = 8192
+"""The most tokens of prompts in an iteration. Source: vLLM's default of max_num_batched_tokens for servers on GPUs with
+much memory; TensorRT-LLM's max_num_tokens is 8,192, too."""
+
+
+class ServerLoad(NamedTuple):
+    """The requests of a server: tokens in, tokens out, and requests in flight."""
+
+    isl: int
+    osl: int
+    in_flight: int
+
+
+class SteadyTimes(NamedTuple):
+    """The seconds of a server in a steady state.
+
+    Attributes
+    ----------
+    step_s, read_s : float
+        Seconds of a step, and what a prompt adds.
+    tpot_s : float
+        Seconds per output token of a request, those of others' prompts included.
+    ttft_s : float
+        Seconds to the first token of a request that finds no other prompt waiting.
+    burst_ttft_s : float
+        Mean seconds to the first token if all requests begin at once.
+    tokens_per_s : float
+        Output tokens in a second, of all devices together.
+    parts : dict of str to float
+        Kind of kernel -> seconds per output token of a request.
+    """
+
+    step_s: float
+    read_s: float
+    tpot_s: float
+    ttft_s: float
+    burst_ttft_s: float
+    tokens_per_s: float
+    parts: dict[str, float]
+
+
+def steady_times(times: IterationTimes, load: ServerLoad, engine: Engine) -> SteadyTimes:
+    """Return the times of a load, see the module's description."""
+    count, osl = load.in_flight, load.osl
+    step_calls = times.predict(Iteration(count, load.isl + osl // 2))
+    prompt_calls = _list_prompt(times, load)
+    step_s = _seconds(step_calls) + engine.host_s
+    alone_s = _seconds(prompt_calls) + engine.host_s
+    read_calls, read_s = prompt_calls, alone_s
+    if engine.mixes and count > 1:
+        mixed_calls, pieces = _list_mixed(times, load)
+        read_s = min(alone_s, _seconds(mixed_calls) - pieces * _seconds(step_calls))
+        read_calls = _subtract(mixed_calls, step_calls, pieces)
+    share = (count - 1) / osl * (1.0 if engine.mixes else 0.5)
+    tpot_s = step_s + share * read_s
+    ttft_s = alone_s if count == 1 else max(alone_s, read_s + step_s) + step_s / 2
+    parts = _by_kind(step_calls)
+    for kind, seconds in _by_kind(read_calls).items():
+        parts[kind] = parts.get(kind, 0.0) + share * max(0.0, seconds)
+    if engine.host_s:
+        parts["host"] = engine.host_s
+    burst_s = (count + 1) / 2 * read_s + (alone_s - read_s)
+    total_s = osl * step_s + (alone_s if count == 1 else count * read_s)
+    return SteadyTimes(step_s, read_s, tpot_s, ttft_s, max(ttft_s, burst_s), count * osl / total_s, parts)
+
+
+def _pieces(isl: int) -> list[tuple[int, int]]:
+    """Return (tokens before, tokens) of each iteration that reads a prompt."""
+    return [(before, min(CHUNK, isl - before)) for before in range(0, isl, CHUNK)]
+
+
+def _list_prompt(times: IterationTimes, load: ServerLoad) -> list[PredictedKernel]:
+    return [call for before, size in _pieces(load.isl) for call in times.predict(Iteration(0, 0, 1, size, before))]
+
+
+def _list_mixed(times: IterationTimes, load: ServerLoad) -> tuple[list[PredictedKernel], int]:
+    """Return the kernels of all iterations that read a prompt beside the step, and the number of iterations."""
+    held, pieces = load.isl + load.osl // 2, _pieces(load.isl)
+    calls = [
+        call for before, size in pieces for call in times.predict(Iteration(load.in_flight - 1, held, 1, size, before))
+    ]
+    return calls, len(pieces)
+
+
+def _seconds(calls: list[PredictedKernel]) -> float:
+    return sum(call.time_s * call.launches for call in calls)
+
+
+def _by_kind(calls: list[PredictedKernel]) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for call in calls:
+        seconds[call.kind] = seconds.get(call.kind, 0.0) + call.time_s * call.launches
+    return seconds
+
+
+def _subtract(calls: list[PredictedKernel], others: list[PredictedKernel], times: int) -> list[PredictedKernel]:
+    """Return the seconds of each kind of kernel without those of `times` times the other calls, as one call each."""
+    rest = _by_kind(calls)
+    for kind, seconds in _by_kind(others).items():
+        rest[kind] = rest.get(kind, 0.0) - times * seconds
+    return [PredictedKernel(kind, kind, seconds, 1) for kind, seconds in rest.items()]
