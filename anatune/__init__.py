@@ -115,7 +115,7 @@ else:  # hidden from type checkers: with `__getattr__` in sight they would accep
         "anatune.tuning.tune": ("tune",),
     }
     _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
-    _CALLS = ("CompiledModel", "compare", "compile", "load")
+    _CALLS = ("CompiledModel", "compare", "compile", "load", "serving")
     """Public names that the optional package `anatune.network` registers."""
 
     __all__ = sorted([*_MODULE, *_CALLS, "__version__"])

@@ -15,7 +15,7 @@ from anatune.core.workload.routing import make_uniform_routing
 from anatune.errors import SpaceError
 from anatune.servers.serving.collectives import Operation, collective_s
 from anatune.servers.serving.config import Decoder, LayerGroup
-from anatune.servers.serving.division import Parallelism, LayerProduct, expert_sizes, head_product, list_products
+from anatune.servers.serving.division import LayerProduct, Parallelism, expert_sizes, head_product, list_products
 from anatune.servers.serving.times import KernelTimes
 from anatune.templates.triton.grouped.layer import ExpertLayer, rest_s
 from anatune.templates.triton.times import sustained_flop_per_s
