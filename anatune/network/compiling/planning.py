@@ -21,6 +21,7 @@ from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import SpaceError
 from anatune.model.rank import Constraints, rank
+from anatune.network.compiling.functions import add_functions
 from anatune.network.compiling.plan_cache import PlanCache
 from anatune.network.graph.nodes import Constant, Graph, Node
 from anatune.network.graph.operators import PRODUCTS, SCALED_MATMUL
@@ -351,7 +352,8 @@ def predict_product(schedule: Schedule, constants: tuple[str, ...], hardware: Cp
         math.prod(access.shape) * DTYPE_BYTES[access.dtype] for access in workload.reads if access.tensor in constants
     )
     overlap = schedule.template in (WINOGRAD.name, SCALED.name)
-    return with_cold_weights(prediction, product_bytes, weights, hardware, levels_overlap=overlap)
+    prediction = with_cold_weights(prediction, product_bytes, weights, hardware, levels_overlap=overlap)
+    return add_functions(prediction, workload, hardware)
 
 
 def strip_epilogue(workload: Workload) -> Workload:
