@@ -2,9 +2,9 @@
 
     python -m bench.replay.boards FOLDER [--all] [--networks NAME ...] [--json FILE]
 
-FOLDER holds boards_ncnn__bsd3.csv.gz. The bench has ncnn's networks that torchvision has, and MobileNet. It predicts
-them by `anatune.compare` for the cores that anatune has specs of, at the clock that the table names: one board of each
-core and number format, with ``--all`` every board. Nothing is fitted. Recorded times are the least ones.
+FOLDER holds boards_ncnn__bsd3.csv.gz. The bench has those of ncnn's networks that it can build. It predicts them by
+`anatune.compare` for the cores that anatune has specs of, at the clock that the table names: one board of each core and
+number format, with ``--all`` every board. Nothing is fitted. Recorded times are the least ones.
 
 ncnn computes in float16 where a core has instructions for it, unless it was built or told otherwise; the table does not
 say. Nearly all of MobileNet is products without a transform, so a board that reaches over `FULL_RATE` of the float32
@@ -169,6 +169,38 @@ def make_mobilenet() -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1024, 1000))
 
 
+def make_alexnet() -> Any:
+    """Return Caffe's AlexNet, which is ncnn's, without its two normalisations of responses."""
+    from torch import nn
+
+    def pool() -> Any:
+        return nn.MaxPool2d(3, 2)
+
+    return nn.Sequential(
+        nn.Conv2d(3, 96, 11, 4), nn.ReLU(), pool(),
+        nn.Conv2d(96, 256, 5, padding=2, groups=2), nn.ReLU(), pool(),
+        nn.Conv2d(256, 384, 3, padding=1), nn.ReLU(),
+        nn.Conv2d(384, 384, 3, padding=1, groups=2), nn.ReLU(),
+        nn.Conv2d(384, 256, 3, padding=1, groups=2), nn.ReLU(), pool(), nn.Flatten(),
+        nn.Linear(9216, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000),
+    )  # fmt: skip
+
+
+def make_googlenet() -> Any:
+    """Return GoogLeNet with the filters of 5x5 of the paper and of ncnn, which torchvision has as 3x3.
+
+    ncnn's has two normalisations of responses more.
+    """
+    from torch import nn
+
+    network = _torchvision("googlenet", aux_logits=False, init_weights=False)()
+    for name, module in network.named_children():
+        if name.startswith("inception"):
+            last = module.branch3[1]
+            last.conv = nn.Conv2d(last.conv.in_channels, last.conv.out_channels, 5, padding=2, bias=False)
+    return network
+
+
 def _torchvision(name: str, **options: Any) -> Callable[[], Any]:
     def make() -> Any:
         import torchvision
@@ -187,9 +219,9 @@ NETWORKS: dict[str, tuple[Callable[[], Any], int]] = {
     "mnasnet": (_torchvision("mnasnet1_0"), 224),
     "efficientnet_b0": (_torchvision("efficientnet_b0"), 224),
     "regnety_400m": (_torchvision("regnet_y_400mf"), 224),
-    "googlenet": (_torchvision("googlenet", aux_logits=False, init_weights=False), 224),
+    "googlenet": (make_googlenet, 224),
     "resnet18": (_torchvision("resnet18"), 224),
-    "alexnet": (_torchvision("alexnet"), 227),
+    "alexnet": (make_alexnet, 227),
     "vgg16": (_torchvision("vgg16", init_weights=False), 224),
     "resnet50": (_torchvision("resnet50"), 224),
 }

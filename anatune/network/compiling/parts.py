@@ -13,13 +13,13 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.core.sizes import Size
 from anatune.core.workload.text import workload_to_text
 from anatune.network.compiling.attention import PlannedAttention
-from anatune.network.compiling.functions import count_instructions
 from anatune.network.compiling.planning import PlannedKernel
 from anatune.network.graph.nodes import ITEM, LEADING, Graph, Node, TensorType, Value, iterate_values, tensor_type
 from anatune.network.graph.operators import ATTENTION, PRODUCTS, PUT, WINDOW
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.summary import KernelSummary, OperatorSummary, RangeSummary, StateSummary, TensorSummary
+from anatune.network.kernels.functions import count_instructions
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.ranges import Ranges, name_of
 from anatune.templates import templates_of

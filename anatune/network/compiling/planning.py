@@ -21,11 +21,11 @@ from anatune.core.workload.number_formats import BYTE_DTYPES
 from anatune.core.workload.ranges import make_ranged_workload
 from anatune.errors import SpaceError
 from anatune.model.rank import Constraints, rank
-from anatune.network.compiling.functions import add_functions
 from anatune.network.compiling.plan_cache import PlanCache
 from anatune.network.graph.nodes import Constant, Graph, Node
 from anatune.network.graph.operators import PRODUCTS, SCALED_MATMUL
 from anatune.network.graph.products import constant_operands, make_workload, workload_of
+from anatune.network.kernels.functions import add_functions
 from anatune.network.relax.kernels import RangedCalls
 from anatune.templates import CPU, SCALED, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors

@@ -3,7 +3,7 @@
 import pytest
 
 import anatune
-from anatune.network.compiling.functions import add_functions, count_instructions
+from anatune.network.kernels.functions import add_functions, count_instructions
 from anatune.templates import CPU, make_model
 
 BOARD = anatune.hardware("raspberry_pi_5")
