@@ -116,7 +116,7 @@ else:  # hidden from type checkers: with `__getattr__` in sight they would accep
     }
     _MODULE = {name: module for module, names in _PUBLIC.items() for name in names}
     _CALLS = ("CompiledModel", "compare", "compile", "load", "serving")
-    """Public names that the optional package `anatune.network` registers."""
+    """Public names that the optional packages `anatune.network` and `anatune.servers` register."""
 
     __all__ = sorted([*_MODULE, *_CALLS, "__version__"])
 

@@ -34,6 +34,7 @@ def comparison_dict(summaries: Sequence[ModelSummary], prices: Mapping[str, floa
             "hardware": one.hardware,
             "sizes": {name: size.usual for name, size in one.ranges.items()},
             "precision": one.precision,
+            "threads": one.threads if one.device == "cpu" else None,
             "predicted_s": one.whole_s,
             "launches": one.launches,
             "weight_bytes": one.weight_bytes,
@@ -57,9 +58,10 @@ def comparison_lines(summaries: Sequence[ModelSummary], prices: Mapping[str, flo
     Times are sums of predictions.
     """
     name, curves = curves_of(summaries)
+    precisions = " or ".join(dict.fromkeys(one.precision for one in summaries))
     words = (
-        f"predicted time of one run in {summaries[0].precision}: all kernels and launches, without transfers of inputs "
-        "and outputs"
+        f"predicted time of one run in {precisions}: all kernels and launches, without transfers of inputs and "
+        "outputs; none of these times was measured"
     )
     if len(curves) == 1:
         return [*paragraph(words, width=width), *_comparison_table(summaries, prices, width=width)]
@@ -88,12 +90,17 @@ def _comparison_table(summaries: Sequence[ModelSummary], prices: Mapping[str, fl
         ("predicted", [units.duration(one.whole_s) for _, one in rows]),
         ("ratio", [f"{one.whole_s / best:.2f}" for _, one in rows]),
         ("runs a second", [f"{1.0 / one.whole_s:.4g}" for _, one in rows]),
-        ("launches", [str(one.launches) for _, one in rows]),
-        ("between them", [units.size(one.arena_bytes) for _, one in rows]),
+        ("launches", [str(one.launches or "") for _, one in rows]),
+        ("between them", [units.size(one.arena_bytes) if one.launches else "" for _, one in rows]),
         ("weights", [units.size(one.weight_bytes) for _, one in rows]),
         ("slowest kernel bound by", [str(own["bound_by"]) for own, _ in rows]),
     ]
+    if any(one.device == "cpu" for one in summaries):
+        cells.insert(1, ("threads", [str(own["threads"] or "") for own, _ in rows]))
+        cells.insert(1, ("precision", [one.precision for _, one in rows]))
+    if len({one.device for one in summaries}) == 1 and summaries[0].device == "cpu":  # CPUs have no launches
+        cells = [cell for cell in cells if cell[0] not in ("launches", "between them")]
     if prices:
         costs = [own["per_million_runs"] for own, _ in rows]
         cells.append(("a million runs cost", ["" if cost is None else f"{cost:.4g}" for cost in costs]))
-    return table(cells, ("device", "slowest kernel bound by"), width=width)
+    return table(cells, ("device", "precision", "slowest kernel bound by"), width=width)

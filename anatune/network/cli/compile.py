@@ -56,8 +56,8 @@ class CompileOptions(msgspec.Struct, frozen=True, kw_only=True):
         bool,
         typer.Option(
             "--compare",
-            help="Predict the model on several GPUs (--hw h100,b200,mi300x), side by side; if a size has a range "
-            "(--size batch=1..32), at several values of it. Nothing is compiled.",
+            help="Predict the model on several GPUs and CPUs (--hw h100,orin,rk3588), side by side; if a size has a "
+            "range (--size batch=1..32), at several values of it. Nothing is compiled.",
         ),
     ] = False
     price: Annotated[
@@ -273,7 +273,7 @@ def _compare(model: Path, options: CompileOptions, elsewhere: Elsewhere, html: P
         raise UsageError("--compare only predicts; leave out the options that say where kernels are measured")
     usual = CompileOptions()
     changed = {name for name in options.__struct_fields__ if getattr(options, name) != getattr(usual, name)}
-    refused = changed - {"hw", "compare", "price", "precision", "accuracy", "input_shape", "size", "state"}
+    refused = changed - {"hw", "compare", "price", "threads", "precision", "accuracy", "input_shape", "size", "state"}
     if refused:
         raise UsageError(f"--compare only predicts; leave out --{min(refused).replace('_', '-')}")
     names = [name.strip() for name in str(options.hw).split(",")]
@@ -283,8 +283,9 @@ def _compare(model: Path, options: CompileOptions, elsewhere: Elsewhere, html: P
     with Progress() as progress:
         inputs = session.example_arrays(model, shapes) if (shapes := _shapes(options.input_shape)) else None
         summaries = compare(
-            model, inputs, hw=names, precision=options.precision, accuracy=options.accuracy or "standard",
-            sizes=named_sizes(options.size), state=named_state(options.state), progress=progress.count("predictions"),
+            model, inputs, hw=names, threads=options.threads, precision=options.precision,
+            accuracy=options.accuracy or "standard", sizes=named_sizes(options.size), state=named_state(options.state),
+            progress=progress.count("predictions"),
         )  # fmt: skip
     named = {one.hardware: prices[name] for one, name in zip(summaries, names, strict=False) if name in prices}
     if page_file is not None:

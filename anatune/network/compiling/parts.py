@@ -19,6 +19,7 @@ from anatune.network.graph.operators import ATTENTION, PRODUCTS, PUT, WINDOW
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.state import StatePair
 from anatune.network.graph.summary import KernelSummary, OperatorSummary, RangeSummary, StateSummary, TensorSummary
+from anatune.network.kernels.functions import count_instructions
 from anatune.network.relax.kernels import ModelKernel
 from anatune.network.relax.ranges import Ranges, name_of
 from anatune.templates import templates_of
@@ -182,8 +183,13 @@ def _type_bytes(type_: TensorType) -> int:
 
 
 def _count_flop(node: Node) -> int:
-    """Return the additions and multiplications of a window or a reduction; 0 for any other node."""
+    """Return the operations of a window with its functions, or of a reduction; 0 for any other node.
+
+    An instruction of a function counts as a multiplication and an addition, which take as long.
+    """
     if node.op == WINDOW:
         taps: int = math.prod(node.attributes["window"])
-        return (2 if node.attributes["kind"] == "depthwise" else 1) * taps * math.prod(tensor_type(node).shape)
+        flop = (2 if node.attributes["kind"] == "depthwise" else 1) * taps
+        flop += 2 * sum(map(count_instructions, node.attributes.get("epilogue", ())))
+        return flop * math.prod(tensor_type(node).shape)
     return math.prod(tensor_type(node.arguments[0]).shape) if node.op in _REDUCTIONS else 0

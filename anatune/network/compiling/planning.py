@@ -25,6 +25,7 @@ from anatune.network.compiling.plan_cache import PlanCache
 from anatune.network.graph.nodes import Constant, Graph, Node
 from anatune.network.graph.operators import PRODUCTS, SCALED_MATMUL
 from anatune.network.graph.products import constant_operands, make_workload, workload_of
+from anatune.network.kernels.functions import add_functions
 from anatune.network.relax.kernels import RangedCalls
 from anatune.templates import CPU, SCALED, WINOGRAD, joined_templates, make_model
 from anatune.templates.cpu.microkernels import constant_tensors
@@ -351,7 +352,8 @@ def predict_product(schedule: Schedule, constants: tuple[str, ...], hardware: Cp
         math.prod(access.shape) * DTYPE_BYTES[access.dtype] for access in workload.reads if access.tensor in constants
     )
     overlap = schedule.template in (WINOGRAD.name, SCALED.name)
-    return with_cold_weights(prediction, product_bytes, weights, hardware, levels_overlap=overlap)
+    prediction = with_cold_weights(prediction, product_bytes, weights, hardware, levels_overlap=overlap)
+    return add_functions(prediction, workload, hardware)
 
 
 def strip_epilogue(workload: Workload) -> Workload:

@@ -446,4 +446,5 @@ class ModelSummary(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def whole_s(self) -> float:
         """Predicted seconds of one run, including kernels without a plan."""
-        return self.predicted_s + self.turning_s + sum(row.predicted_s or 0.0 for row in self.rows)
+        rest_s = sum(one.predicted_s or 0.0 for one in (*self.rows, *self.operators))
+        return self.predicted_s + self.turning_s + rest_s

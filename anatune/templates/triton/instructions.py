@@ -133,7 +133,8 @@ _DEVICES: dict[str, _MatrixUnits] = {
     ),
 }
 ARCHS = tuple(_DEVICES)
-"""Architectures in the table. sm_86 and sm_87 are like sm_80, sm_121 is like sm_120."""
+"""Architectures in the table. sm_86 and sm_87 are like sm_80, sm_121 is like sm_120, and sm_110 is like
+sm_103: Triton 3.9 compiles products of all operands to the same instructions."""
 _LANES = Instruction(DotUnit.FMA, "float32", 1, 1, emulated=False)
 _ROW_BYTES = 32
 """Least bytes of a row of operands for NVIDIA's instructions; Triton's `min_dot_size` is the same."""
@@ -241,4 +242,6 @@ def _family(arch: str) -> str:
     capability = int(arch[3:])
     if 80 < capability < 89:
         return "sm_80"
+    if 103 < capability < 120:
+        return "sm_103"
     return "sm_120" if capability > 120 else arch

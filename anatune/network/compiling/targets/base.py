@@ -30,7 +30,7 @@ from anatune.network.compiling.weights import pack_weights
 from anatune.network.graph.nodes import Graph, Node
 from anatune.network.graph.passes.precision import WIDE
 from anatune.network.graph.state import StatePair
-from anatune.network.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary
+from anatune.network.graph.summary import Check, LayoutSummary, ModelSummary, TuningSummary, WeightPlace
 from anatune.network.relax.building import ModelLibrary
 from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
@@ -214,18 +214,17 @@ class ModelTarget(ABC):
             An output, or a kernel in the emulator, is wrong.
         """
 
-    def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
-        """Build a planned model in a scratch folder that is removed with it; `forget` as `pack_weights`.
-
-        Raises
-        ------
-        BuildError
-            TVM cannot compile an operator, or the disk is full.
-        """
-        planned, kernels, weights, built = self.generate_code(planned)
-        memory, places = pack_weights(weights, self.target, forget=forget)
+    def summarise(
+        self,
+        planned: PlannedModel,
+        kernels: Mapping[Node, ModelKernel],
+        places: tuple[WeightPlace, ...],
+        weight_bytes: int,
+        unscheduled: tuple[str, ...] = (),
+    ) -> ModelSummary:
+        """Return the summary of a planned model; `kernels` are those of all nodes that anatune has a kernel for."""
         graph, count = planned.graph, len(planned.state)
-        summary = ModelSummary(
+        return ModelSummary(
             version=__version__,
             hardware=self.hardware.name,
             arch=self.hardware.arch,
@@ -238,19 +237,31 @@ class ModelTarget(ABC):
             outputs=outputs_of(graph)[: len(graph.outputs) - count],
             state=state_of(graph, planned.state, len(places)),
             weights=places,
-            weight_bytes=len(memory),
+            weight_bytes=weight_bytes,
             kernels=(
                 *(kernel_summary(kernel, kernels[kernel.nodes[0]].facts) for kernel in planned.kernels),
                 *map(attention_summary, planned.attentions),
             ),
             operators=operators_of(graph, kernels, self.cores),
             rows=rows_of(graph, kernels, self.cores),
-            unscheduled=built.unscheduled,
+            unscheduled=unscheduled,
             device="cpu" if self.hardware.kind == "cpu" else "gpu",
             turning_s=planned.turning_s,
             layouts=planned.layouts,
             ranges=ranges_of(planned.ranges, environments(planned.ranges, planned.state)[0]),
         )
+
+    def build(self, planned: PlannedModel, *, forget: bool) -> ModelBuild:
+        """Build a planned model in a scratch folder that is removed with it; `forget` as `pack_weights`.
+
+        Raises
+        ------
+        BuildError
+            TVM cannot compile an operator, or the disk is full.
+        """
+        planned, kernels, weights, built = self.generate_code(planned)
+        memory, places = pack_weights(weights, self.target, forget=forget)
+        summary = self.summarise(planned, kernels, places, len(memory), built.unscheduled)
         folder = scratch_folder(BuildError, _LIBRARY_BYTES)
         try:
             built.link(folder / "model.so")

@@ -41,7 +41,7 @@ from anatune.network.graph.passes.attention import fuse_attention
 from anatune.network.graph.passes.layouts import Choice, LayoutForm, apply_layout
 from anatune.network.graph.passes.order import CPU, CPU_KERNELS, run_passes
 from anatune.network.graph.passes.precision import FP8, WIDE, mark_products, precision_of, store_16_bit
-from anatune.network.graph.summary import TuningSummary
+from anatune.network.graph.summary import ModelSummary, TuningSummary
 from anatune.network.relax.building import build_library
 from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
@@ -52,7 +52,7 @@ from anatune.templates.cpu.model.model import CpuModel
 from anatune.templates.scaled.rules import ISAS
 from anatune.tuning.machine import choose_threads
 
-__all__ = ["CpuTarget", "require_cpu"]
+__all__ = ["CpuTarget", "has_precision", "require_cpu"]
 
 
 def require_cpu(hw: HardwareLike) -> CpuSpec:
@@ -73,6 +73,11 @@ def require_cpu(hw: HardwareLike) -> CpuSpec:
 
 def _square_matmul(dtype: str, size: int = 512) -> Workload:
     return matmul(size, size, size, dtype=dtype)
+
+
+def has_precision(hardware: CpuSpec, precision: str) -> bool:
+    """Return whether a CPU has instructions for products of a precision."""
+    return precision == WIDE or (precision in HALVES and has_instruction(_square_matmul(precision), hardware))
 
 
 def _drop_unusable_tiles(hardware: CpuSpec) -> CpuSpec:
@@ -115,7 +120,7 @@ def _data_of(planned: PlannedModel) -> _CpuDecisions:
 
 
 class CpuTarget(ModelTarget):
-    """A CPU that runs here; see `ModelTarget`.
+    """A CPU, which runs here unless `is_present` is False: then models are only predicted. See `ModelTarget`.
 
     Raises
     ------
@@ -128,14 +133,16 @@ class CpuTarget(ModelTarget):
     hardware: CpuSpec
     cores: CpuSpec
 
-    def __init__(self, hardware: CpuSpec, request: CompileRequest) -> None:
-        check_instructions(hardware)
-        hardware = _drop_unusable_tiles(hardware)
-        threads = choose_threads(hardware, request.threads)
+    def __init__(self, hardware: CpuSpec, request: CompileRequest, *, is_present: bool = True) -> None:
+        if is_present:
+            check_instructions(hardware)
+            hardware = _drop_unusable_tiles(hardware)
+        threads = choose_threads(hardware, request.threads, None if is_present else hardware.compute.num_cores)
         super().__init__(hardware, threads, request, target_of(hardware, threads=threads))
-        features = code_features(list_features(self.target), platform.machine())
-        hidden = set(lacking_features(features))  # instructions that a virtual machine hides; float32 code needs none
-        self.features = tuple(name for name in features if name not in hidden)
+        if is_present:
+            features = code_features(list_features(self.target), platform.machine())
+            hidden = set(lacking_features(features))  # that a virtual machine hides; float32 code needs none
+            self.features = tuple(name for name in features if name not in hidden)
         self.measures = request.trials > 0 or request.records is not None
         if request.precision in HALVES:
             _check_precision(hardware, request.precision)
@@ -225,6 +232,11 @@ class CpuTarget(ModelTarget):
             kernel = attention_kernel(attention.name, attention.kernel, self.hardware.fp32_lanes, self.threads)
             kernels.update((node, kernel) for node in attention.nodes)
         return kernels
+
+    def describe(self, planned: PlannedModel) -> ModelSummary:
+        """Return the summary of a planned model with its predictions, without compiling it."""
+        weight_bytes = int(_data_of(planned).planner.weights)
+        return self.summarise(planned, self.kernels(planned), (), weight_bytes)
 
     def generate_code(self, planned: PlannedModel) -> Code:
         """Compile a planned model by TVM."""

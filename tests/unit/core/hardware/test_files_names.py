@@ -13,12 +13,20 @@ DRIVERS = {
     "a100_sxm_80gb": ["NVIDIA A100-SXM4-80GB"],
     "a30": ["NVIDIA A30"],
     "a6000": ["NVIDIA RTX A6000", "RTX A6000"],
+    "apple_m1": ["Apple M1"],
     "apple_m3": ["Apple M3"],
     "b100": ["NVIDIA B100"],
     "b200": ["NVIDIA B200"],
+    "b300": ["NVIDIA B300"],
+    "cortex_a53": ["Cortex-A53"],
+    "cortex_a55": ["Cortex-A55"],
+    "cortex_a57": ["Cortex-A57"],
     "cortex_a72": ["Cortex-A72"],
     "epyc_7763": ["AMD EPYC 7763 64-Core Processor"],
     "epyc_9575f": ["AMD EPYC 9575F 64-Core Processor"],
+    "gb10": ["NVIDIA GB10"],
+    "gb200": ["NVIDIA GB200"],
+    "gb300": ["NVIDIA GB300"],
     "gh200": ["NVIDIA GH200 480GB"],
     "graviton3": ["Neoverse-V1", "AWS Graviton3"],
     "gtx1080ti": ["NVIDIA GeForce GTX 1080 Ti", "GeForce GTX 1080 Ti"],
@@ -30,8 +38,10 @@ DRIVERS = {
     "i5_1035g1": ["Intel(R) Core(TM) i5-1035G1 CPU @ 1.00GHz"],
     "i7_3770": ["Intel(R) Core(TM) i7-3770 CPU @ 3.40GHz"],
     "jetson_nano": ["NVIDIA Jetson Nano"],
+    "jetson_thor": ["NVIDIA Thor", "NVIDIA Jetson AGX Thor"],
     "k20": ["Tesla K20c", "Tesla K20m"],
     "k80": ["Tesla K80", "NVIDIA Tesla K80"],
+    "kunpeng_920": ["Kunpeng 920", "Huawei Kunpeng 920"],
     "l4": ["NVIDIA L4"],
     "l40s": ["NVIDIA L40S"],
     "mi100": ["AMD Instinct MI100"],
@@ -42,8 +52,13 @@ DRIVERS = {
     "mi350x": ["AMD Instinct MI350X"],
     "mi355x": ["AMD Instinct MI355X"],
     "mi50": ["AMD Instinct MI50", "AMD Radeon Instinct MI50"],
+    "neoverse_n1": ["Neoverse-N1", "AWS Graviton2"],
+    "neoverse_n2": ["Neoverse-N2"],
     "orin": ["Orin", "NVIDIA Jetson AGX Orin"],
     "p100": ["Tesla P100-PCIE-12GB"],
+    "radeon_8060s": ["AMD Radeon 8060S"],
+    "raspberry_pi_5": ["Raspberry Pi 5"],
+    "rk3588": ["Rockchip RK3588"],
     "rtx2070s": ["NVIDIA GeForce RTX 2070 SUPER"],
     "rtx2080ti": ["NVIDIA GeForce RTX 2080 Ti", "GeForce RTX 2080 Ti"],
     "rtx3060_laptop": ["NVIDIA GeForce RTX 3060 Laptop GPU"],
@@ -55,6 +70,8 @@ DRIVERS = {
     "rtx5080": ["NVIDIA GeForce RTX 5080"],
     "rtx5090": ["NVIDIA GeForce RTX 5090"],
     "rtx_pro_6000": ["NVIDIA RTX PRO 6000 Blackwell Workstation Edition"],
+    "rtx_pro_6000_max_q": ["NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"],
+    "rtx_pro_6000_server": ["NVIDIA RTX PRO 6000 Blackwell Server Edition"],
     "rx7900xtx": ["AMD Radeon RX 7900 XTX", "Radeon RX 7900 XTX"],
     "ryzen_3700x": ["AMD Ryzen 7 3700X 8-Core Processor"],
     "ryzen_7950x": ["AMD Ryzen 9 7950X 16-Core Processor"],
@@ -75,8 +92,7 @@ DRIVERS = {
 }
 OTHERS = """
 NVIDIA A10G, NVIDIA A100 80GB PCIe, NVIDIA A100-SXM4-40GB MIG 1g.5gb, NVIDIA A2, NVIDIA L40, NVIDIA T400, NVIDIA H100
-NVL, NVIDIA H200 NVL, NVIDIA H20-3e, NVIDIA GH200 144G HBM3e, NVIDIA B300, NVIDIA RTX 6000 Ada Generation, NVIDIA RTX
-PRO 6000 Blackwell Server Edition, NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition, NVIDIA GeForce RTX 3080
+NVL, NVIDIA H200 NVL, NVIDIA H20-3e, NVIDIA GH200 144G HBM3e, NVIDIA RTX 6000 Ada Generation, NVIDIA GeForce RTX 3080
 Laptop GPU, NVIDIA GeForce RTX 3080 Ti, NVIDIA GeForce RTX 3080 Ti Laptop GPU, NVIDIA GeForce RTX 3060, NVIDIA GeForce
 RTX 3090 Ti, NVIDIA GeForce RTX 4070 SUPER, NVIDIA GeForce RTX 4070 Ti, NVIDIA GeForce RTX 4080 SUPER, NVIDIA GeForce
 RTX 4090 D, NVIDIA GeForce RTX 4090 Laptop GPU, NVIDIA GeForce RTX 5090 D, NVIDIA GeForce RTX 5090 Laptop GPU, NVIDIA
@@ -89,7 +105,8 @@ EPYC 7R13 Processor, AMD Ryzen 9 7950X3D 16-Core Processor, AMD Ryzen 9 7950 16-
 Radeon Vega Mobile Gfx, Intel(R) Xeon(R) Platinum 8380 CPU @ 2.30GHz, Intel(R) Xeon(R) Platinum 8480C, Intel(R)
 Xeon(R) Gold 6230 CPU @ 2.10GHz, Intel(R) Xeon(R) Gold 5220R CPU @ 2.20GHz, Intel(R) Core(TM) i7-3770K CPU @ 3.50GHz,
 Intel(R) Core(TM) i7-3770S CPU @ 3.10GHz, Intel(R) Xeon(R) Processor @ 2.10GHz, Intel Xeon Processor (Skylake; IBRS),
-Apple M3 Max, Apple M3 Pro, Cortex-A76, Neoverse-V2, NVIDIA, AMD, Intel(R), Tesla, CPU, Processor
+Apple M3 Max, Apple M3 Pro, Apple M1 Max, Cortex-A76,
+Neoverse-V2, NVIDIA, AMD, Intel(R), Tesla, CPU, Processor
 """
 
 

@@ -24,6 +24,8 @@ from anatune.templates.triton.instructions import (
         ("sm_90", "float32", DotUnit.FMA, "float32", 1),
         ("sm_100", "int8", DotUnit.TCGEN05, "int8", 32),
         ("sm_103", "int8", DotUnit.MMA, "int8", 32),
+        ("sm_110", "float16", DotUnit.TCGEN05, "float16", 16),
+        ("sm_110", "int8", DotUnit.MMA, "int8", 32),
         ("sm_121", "bfloat16", DotUnit.MMA, "bfloat16", 16),
         ("gfx90a", "float8_e4m3fnuz", DotUnit.FMA, "float32", 1),
         ("gfx942", "float8_e4m3fn", DotUnit.MFMA, "float16", 8),

@@ -95,3 +95,29 @@ def test_what_is_told_and_refused():
             precision="bfloat16",
             dynamic_shapes=names,
         )
+
+
+def test_cpus_are_predicted_without_being_present():
+    """Times of one and of four threads of a board; a GPU beside it takes 16 bits, or what it is told to."""
+    (alone,) = compared(hw="raspberry_pi_5", precision=None, threads=1, sizes={"input_0": 512})
+    (four,) = compared(hw="raspberry_pi_5", precision=None, sizes={"input_0": 512})
+    assert (alone.device, alone.arch, alone.precision, alone.launches) == ("cpu", "cortex-a76", "float32", 0)
+    assert (alone.threads, four.threads) == (1, 4)
+    flop = 2 * 512 * (64 * 96 + 96 * 32)
+    assert flop / anatune.hardware("raspberry_pi_5").compute.fp32_peak_flop_per_s < four.whole_s < alone.whole_s
+    cpu, gpu = compared(hw=["raspberry_pi_5", "h100"], precision=None, threads=1, sizes={"input_0": 512})
+    assert cpu == alone
+    assert (gpu.precision, gpu.threads, gpu.launches > 0) == ("bfloat16", 1, True)
+    cpu, gpu = compared(hw=["raspberry_pi_5", "h100"], precision="float16", sizes={"input_0": 512})
+    assert (cpu.precision, gpu.precision) == ("float32", "float16")
+    text = join_lines(comparison_lines([cpu, gpu], {}, width=160))
+    assert "none of these times was measured" in text
+    assert "float32 or float16" in text
+    assert "between them" not in join_lines(comparison_lines([cpu], {}, width=160))
+    assert [row["threads"] for row in comparison_dict([cpu, gpu], {})] == [4, None]
+
+
+@pytest.mark.parametrize("given", [{"threads": 5}, {"precision": "int8"}, {"hw": ["h100"], "threads": 2}])
+def test_what_cpus_do_not_have_is_refused(given):
+    with refuses(SpaceError):
+        compared(**{"hw": ["raspberry_pi_5"], "precision": "bfloat16", "sizes": {"input_0": 8}, **given})
