@@ -329,8 +329,8 @@ def _table_lines(rows: Sequence[Sequence[object]]) -> Iterator[str]:
 
 
 def _toml_value(value: object) -> str:
-    if isinstance(value, str):
-        # A JSON string is a TOML basic string, save that TOML also wants DEL escaped.
+    if isinstance(value, (str, bool)):
+        # JSON booleans are those of TOML; a JSON string is a basic string, save that TOML also wants DEL escaped.
         return msgspec.json.encode(value).decode("utf-8").replace("\x7f", "\\u007f")
     if isinstance(value, (list, tuple)):
         if value and isinstance(value[0], (list, tuple)):

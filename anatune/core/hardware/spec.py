@@ -110,10 +110,6 @@ class GpuSpec(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         if not re.fullmatch(r"sm_\d{2,3}" if self.vendor == "nvidia" else r"gfx[0-9a-f]{3,4}", self.arch):
             expected = "sm_<digits>, as sm_86" if self.vendor == "nvidia" else "gfx<digits>, as gfx906"
             raise SpecError(f"{self.name}: arch is {self.arch!r}, expected {expected} (vendor is {self.vendor})")
-        if self.link is not msgspec.UNSET and self.link.gpus < 2:
-            raise SpecError(
-                f"{self.name}: link.gpus is {self.link.gpus}, expected at least 2; leave [link] out otherwise"
-            )
         shared, file = self.shared_memory, self.registers
         if shared.per_block_bytes > shared.per_sm_bytes:
             raise SpecError(

@@ -73,7 +73,7 @@ def steady_times(times: IterationTimes, load: ServerLoad, engine: Engine) -> Ste
     read_calls, read_s = prompt_calls, alone_s
     if engine.mixes and count > 1:
         mixed_calls, pieces = _list_mixed(times, load)
-        read_s = min(alone_s, _seconds(mixed_calls) - pieces * _seconds(step_calls))
+        read_s = max(0.0, min(alone_s, _seconds(mixed_calls) - pieces * _seconds(step_calls)))
         read_calls = _subtract(mixed_calls, step_calls, pieces)
     share = (count - 1) / osl * (1.0 if engine.mixes else 0.5)
     tpot_s = step_s + share * read_s

@@ -217,7 +217,9 @@ def count_fitting(decoder: Decoder, division: Parallelism, spec: GpuSpec, weight
         return int(free // request)
     needed = weights + activations + request
     whole = weights * division.tp
-    least = next((n for n in (2, 4, 8, 16) if n > division.tp and whole / n + activations + request < usable), 0)
+    most = 1 if spec.link is msgspec.UNSET else spec.link.gpus
+    counts = (n for n in (2, 4, 8, 16, 32, 64) if division.tp < n <= most)
+    least = next((n for n in counts if whole / n + activations + request < usable), 0)
     advice = f"--tp {least} has enough" if least else "choose a device with more memory"
     advice += ", or fewer bits (--precision fp8)" if decoder.precision == "bfloat16" else ""
     raise SpaceError(
