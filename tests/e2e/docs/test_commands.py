@@ -60,7 +60,7 @@ def folder(tmp_path, monkeypatch, environment, request):
 
 OPTIONAL = (
     *("export", "fleets", "helion", "inductor", "kernel_tuner", "metaschedule", "models", "optuna", "pages", "rtx4090"),
-    *("serving", "triton"),
+    *("servers", "serving", "triton"),
 )
 """Pages of optional packages; README and tutorial show each of the most used ones."""
 LONG = ("budget", "gpus", "index", "json", "records", "tuning")
