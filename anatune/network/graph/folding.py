@@ -32,8 +32,8 @@ from anatune.network.graph.operators import DIVISIONS, Operator, find_operator
 
 __all__ = ["concatenate", "evaluate_node", "fold"]
 
-_MOST_ELEMENTS = 1 << 24
-"""The largest result that is folded from smaller constants: a mask is folded, a tensor of gigabytes is not."""
+_MOST_ELEMENTS = 1 << 26
+"""The largest result that is folded from smaller constants: the mask of 8,192 tokens, not a tensor of gigabytes."""
 _IGNORED = {"assume_inbound", "dtype", "out_dtype", "vdevice"}
 """Attributes that the result's type already expresses."""
 

@@ -143,7 +143,7 @@ def _norm(b: Builder) -> None:
     words = {
         "GroupNorm": f"torch.nn.GroupNorm(2, {channels})",
         "InstanceNorm": f"torch.nn.InstanceNorm{rank}d({channels}, affine=True)",
-        "BatchNorm": f"torch.nn.BatchNorm{rank}d({channels})",
+        "BatchNorm": f"torch.nn.BatchNorm{rank}d({channels}, track_running_stats={b.chance(0.5)})",
         "local": "torch.nn.LocalResponseNorm(3)",
     }[word]
     b.call("{m0}({0})", x, modules=[words])

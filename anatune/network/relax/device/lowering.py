@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from anatune.core.generation import MOST_ELEMENTS
 from anatune.core.hardware.spec import GpuSpec
 from anatune.emit.buffer import Buffer
-from anatune.network.graph.nodes import Array, Graph, Node, Value, tensor_type
+from anatune.errors import SpaceError
+from anatune.network.graph.nodes import Array, Graph, Node, TensorType, Value, tensor_type
 from anatune.network.relax.device.arena import Lifetime, place_tensors
 from anatune.network.relax.device.groups import NestGroup, group_nests, join_independent
-from anatune.network.relax.device.ir import LARGEST, Cast, Name, clamp_finite
+from anatune.network.relax.device.ir import LARGEST, Cast, Name, NoSourceError, clamp_finite
 from anatune.network.relax.device.modules import RestKernel, make_rest_kernel
 from anatune.network.relax.device.printing import print_expr
 from anatune.network.relax.device.program import ALIGNMENT, Region, Role
@@ -142,9 +144,21 @@ def lower_graph(
     ------
     BuildError
         A part has no Triton source.
+    SpaceError
+        A tensor is too large for it.
     """
     model = write_model(graph, kernels)
-    steps = read_steps(model.module, target, len(graph.inputs), len(model.weights))
+    try:
+        steps = read_steps(model.module, target, len(graph.inputs), len(model.weights))
+    except NoSourceError as error:
+        nodes = [node for node in graph.nodes() if isinstance(node.type, TensorType)]
+        largest = max(nodes, key=lambda node: math.prod(tensor_type(node).shape))
+        if (size := math.prod(tensor_type(largest).shape)) <= MOST_ELEMENTS:
+            raise
+        raise SpaceError(
+            f"compile: {largest.op} ({largest}) returns {size:,} elements, and loops between kernels address at most "
+            f"{MOST_ELEMENTS:,}; take a smaller batch or fewer tokens"
+        ) from error
     state = graph.inputs[len(graph.inputs) - num_state :]
     return _Lowering(steps, model.weights, planned, precision, hardware, len(graph.inputs), state).lower()
 

@@ -29,6 +29,7 @@ from anatune.network.graph.building import (
     take_slices,
     top_indices,
     where,
+    widen_to_float32,
 )
 from anatune.network.graph.nodes import TensorType, Value, tensor_type
 from anatune.network.graph.operators import HISTOGRAM
@@ -296,15 +297,16 @@ def _rms_norm(call: TorchCall) -> Sequence[Value | None]:
 def _group_norm(call: TorchCall) -> Sequence[Value | None]:
     kind, groups = call.kind, call["group"]
     batch, channels = call["N"], call["C"]
-    narrow = kind.dtype in ("float16", "bfloat16")
-    value = cast(call["input"], "float32") if narrow else call["input"]
-    rows = reshape(value, (batch, groups, -1))
+    rows = reshape(widen_to_float32(call["input"]), (batch, groups, -1))
     normed = standardise_last(rows, 1, call["eps"])
     normed = _apply_factors(reshape(normed, (batch, channels, *kind.shape[2:])), call)
     statistics: list[Value | None] = [None, None]
     if call.users > 1:
         _, *numbers = _standardise(rows, [2], call["eps"])
-        statistics = [cast(reshape(number, (batch, groups)), kind.dtype) for number in numbers]
+        statistics = [
+            cast(reshape(number, (batch, groups)), own.dtype)
+            for number, own in zip(numbers, call.kinds[1:], strict=True)
+        ]
     return [cast(normed, kind.dtype), *statistics]
 
 
@@ -323,12 +325,16 @@ def _batch_norm(call: TorchCall) -> Sequence[Value | None]:
 
 
 def _instance_norm(call: TorchCall) -> Sequence[Value | None]:
-    """Return a norm with the statistics of the batch, for instance norms; training changes buffers."""
-    rank = len(call.kind.shape)
-    normed, mean, factor = _standardise(call["input"], [axis for axis in range(rank) if axis != 1], call["eps"])
+    """Return a norm with the statistics of the batch, for instance norms; training changes buffers.
+
+    PyTorch declares the statistics of 16-bit data as float32 or 16 bits, by device.
+    """
+    rank, value = len(call.kind.shape), widen_to_float32(call["input"])
+    normed, *statistics = _standardise(value, [axis for axis in range(rank) if axis != 1], call["eps"])
     if call.kind.shape[0] == 1:
-        normed = standardise_last(call["input"], rank - 2, call["eps"])
-    return [_apply_factors(normed, call), *(reshape(number, (-1,)) for number in (mean, factor))]
+        normed = standardise_last(value, rank - 2, call["eps"])
+    results = (_apply_factors(normed, call), *(reshape(number, (-1,)) for number in statistics))
+    return [cast(result, kind.dtype) for result, kind in zip(results, call.kinds, strict=True)]
 
 
 # ---- distances ----

@@ -333,6 +333,39 @@ def test_caches_need_memory_once():
     assert found.launches  # of caches there are 154 MB, and activations beside
 
 
+@pytest.mark.slow
+def test_a_step_beside_many_held_tokens_is_one_model():
+    count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=4224)
+    with torch.device("meta"):
+        model, x = LlamaLayers(1, window=9999).eval(), torch.zeros(8, 7, 64)
+        past = [torch.zeros(8, 2, 9, 16) for _ in range(2)]
+    (summary,) = anatune.compare(
+        model, (x, *past), hw=["h100"], precision="bfloat16", sizes={"x_1": 1},
+        dynamic_shapes=({1: count}, tuple({2: held} for _ in past)), state={"output1": "past_0", "output2": "past_1"},
+    )  # fmt: skip
+    assert "attention 8x4x2x1x4224x16 --dtype bfloat16" in {one.workload for one in summary.kernels}
+
+
+@pytest.mark.slow
+def test_masks_of_8192_tokens_are_part_of_an_attention():
+    with torch.device("meta"):
+        model, inputs = LlamaLayers(1, window=9999).eval(), (torch.zeros(1, 8192, 64),)
+    (summary,) = anatune.compare(model, inputs, hw=["h100"], precision="bfloat16")
+    assert "attention 1x4x2x8192x8192x16 --causal --dtype bfloat16" in {one.workload for one in summary.kernels}
+
+
+@pytest.mark.slow
+def test_scores_without_addresses_are_refused():
+    class Scores(nn.Module):
+        def forward(self, x, mask):
+            return torch.softmax(x @ x.transpose(1, 2) + mask, -1) @ x
+
+    with torch.device("meta"):
+        inputs = torch.zeros(64, 8192, 16), torch.zeros(1, 8192, 8192)
+    with refuses(SpaceError):
+        anatune.compare(Scores().eval(), inputs, hw=["h100"], precision="bfloat16")
+
+
 def test_operators_without_kernels_are_refused():
     class Sorted(nn.Module):
         def forward(self, x):

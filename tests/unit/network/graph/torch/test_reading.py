@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from anatune.errors import WorkloadError
+from anatune.network.graph.nodes import tensor_type
 from anatune.network.graph.torch.reading import graph_of_program, refused_nodes
 from anatune.network.relax.frontends import decompose
 from tests.wording import refuses
@@ -45,6 +46,23 @@ def test_weights_of_16_bits():
     pytest.importorskip("ml_dtypes")
     graph = graph_of_program(program_of(lambda own, x: x + own.weight.bfloat16(), torch.ones(4)), "it")
     assert str(graph.outputs[0].type) == "3x4 float32"
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_statistics_of_16_bits_have_the_type_that_pytorch_declares(device, dtype):
+    """Weights that are standardised by a batch norm without running statistics, as in NFNets: float32 on "meta"."""
+    weight, scale = (torch.ones(*sizes, dtype=getattr(torch, dtype), device=device) for sizes in ((4, 3, 5, 5), (4,)))
+
+    def function(own, x):
+        rows = weight.reshape(1, 4, -1)
+        normed = torch.nn.functional.batch_norm(rows, None, None, scale, training=True, eps=1e-6)
+        y = torch.nn.functional.conv2d(x, normed.reshape_as(weight))
+        return torch.nn.functional.instance_norm(y), torch.native_group_norm(y, None, None, 2, 4, 16, 2, 1e-5)
+
+    x = torch.ones(2, 3, 8, 8, dtype=weight.dtype, device=device)
+    graph = graph_of_program(program_of(function, x), "it")
+    assert {tensor_type(one).dtype for one in graph.outputs} == {dtype}
 
 
 def test_parts_of_a_program_without_gradients_are_read():
