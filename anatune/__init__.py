@@ -71,6 +71,7 @@ if TYPE_CHECKING:  # for type checkers; `_PUBLIC` is the same list for run time
     from anatune.network.compiling.divided import load as load
     from anatune.network.compiling.session import compile as compile
     from anatune.network.compiling.targets.comparing import compare as compare
+    from anatune.servers.serving.predict import serving as serving
     from anatune.templates.base.model import Guarantee as Guarantee
     from anatune.templates.cpu.space import CpuSpace as CpuSpace
     from anatune.templates.cuda.pipelined_space import PipelinedSpace as PipelinedSpace

@@ -13,7 +13,7 @@ from tests.cases import each
 from tests.wording import refuses
 
 SOURCES = sorted(Path(anatune.__file__).parent.rglob("*.py"))
-COMMANDS = ("cli/", "export/cli/", "fleet/cli.py", "network/cli/", "servers/cli.py")
+COMMANDS = ("cli/", "export/cli/", "fleet/cli.py", "network/cli/", "servers/cli.py", "servers/serving/cli.py")
 OWNERS = {  # package -> the only places that may import it
     "numba": ("numerics/",),
     "pandas": ("api.py", "model/plan.py"),

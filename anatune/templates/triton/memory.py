@@ -74,9 +74,10 @@ def traffic(problem: MatmulProblem, tiles: Tiles, grid: Grid, spec: GpuSpec, *, 
     window = np.minimum(spec.compute.num_sms * grid.resident, grid.blocks / problem.batch)
     operands = _dram_bytes(problem, tiles, grid, window, spec, pieces)
     # L2 executes atomic additions; a launch before sets their results to zero
-    dram = (operands + results * (1 + split * problem.atomic)) * (1.0 - kept)
+    dram = (operands + results * (1 + split * problem.atomic) + problem.epilogue_bytes) * (1.0 - kept)
     parts = results * tiles.split_k * (1.0 if problem.atomic else PART_BYTES / problem.result_bytes)
-    return Traffic(stage, stage * grid.steps * grid.blocks + np.where(split, parts, results), dram, kept)
+    l2 = stage * grid.steps * grid.blocks + np.where(split, parts, results) + problem.epilogue_bytes
+    return Traffic(stage, l2, dram, kept)
 
 
 def adding_s(problem: MatmulProblem, tiles: Tiles, spec: GpuSpec, start_cycles: float) -> Floats:

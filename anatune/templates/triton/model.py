@@ -179,4 +179,5 @@ def problem_of(space: TritonSpace) -> MatmulProblem:
         out_bytes=DTYPE_BYTES[workload.write.dtype],
         a_along_k=gemm.left.along_k,
         b_along_n=not gemm.right.along_k,
+        epilogue_bytes=sum(access.num_bytes for access in workload.epilogue_reads),
     )

@@ -49,6 +49,8 @@ class MatmulProblem(msgspec.Struct, frozen=True):
     touched : (int, int)
         Elements in memory of one product's left and right operands. There are fewer than m x k and k x n if windows of
         a convolution overlap. 0: as many.
+    epilogue_bytes : int
+        Bytes of the operands that the epilogues of all products read, such as a residual.
 
     Raises
     ------
@@ -67,6 +69,7 @@ class MatmulProblem(msgspec.Struct, frozen=True):
     right_bytes: float = 0
     atomic: bool = True
     touched: tuple[int, int] = (0, 0)
+    epilogue_bytes: int = 0
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):

@@ -4,6 +4,7 @@ import pytest
 
 import anatune
 from anatune.core.accuracy import RELAXED, STANDARD, accuracy_of, error_of
+from anatune.core.hardware.files import hardware
 from anatune.errors import SpaceError
 from anatune.templates import TRITON, make_model
 from tests.wording import refuses
@@ -73,3 +74,13 @@ def test_batches_are_timed_as_one() -> None:
     first, all_of_them = (anatune.plan(work, "h100", 1, template="triton").predictions[0] for work in (single, many))
     assert 8 * first.time_s < 8 * all_of_them.time_s < 64 * 8 * first.time_s
     assert all_of_them.resources["blocks"] >= 64
+
+
+def test_a_residual_is_read_from_dram() -> None:
+    sizes = {"n": 256, "c": 64, "h": 56, "w": 56, "k": 64, "r": 1, "s": 1, "layout": "NHWC", "dtype": "float16"}
+    steps = (("bias", "relu"), ("bias", "add", "relu"))
+    workloads = [anatune.conv2d(**sizes, epilogue=epilogue) for epilogue in steps]
+    without, residual = (anatune.plan(one, "rtx4090", 1, template="triton").predictions[0] for one in workloads)
+    dram = hardware("rtx4090").dram
+    read_s = 2 * 256 * 56 * 56 * 64 / (dram.bandwidth_bytes_per_s * dram.reachable_fraction)
+    assert residual.time_s - without.time_s == pytest.approx(read_s, rel=0.2)
