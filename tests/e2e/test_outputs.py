@@ -29,6 +29,7 @@ FILES = {
     },
     "compile --html": ("compile", "none.onnx", "-o", "{new}", "--html"),
     "run --output": ("run", "none", "--output"),
+    "serving --html": ("serving", "none.json", "--hw", "h100", "--html"),
     "records export --output": ("records", "export", "{records}", "--output"),
     "records report --html": ("records", "report", "{records}", "--html"),
 }
@@ -64,7 +65,7 @@ READ = {
     *(f"{command} --model" for command in ("plan", "prune")),
     *("export FILE|WORKLOAD...", "compile MODEL", "run DIR", "run --input", "tune --manifest"),
     *(f"configs {command} {option}" for command in ("vllm", "sglang", "check") for option in ("--hw", "--model")),
-    *("configs check FILE",),
+    *("configs check FILE", "serving FILE|FOLDER", "serving --hw"),
     *(f"configs {server} --against" for server in ("vllm", "sglang")),
     *("hw show NAME|FILE", "hw check FILE", "records import FILE"),
 }

@@ -49,7 +49,7 @@ def _option(name: str, metavar: str, help: str) -> OptionInfo:
 class ServingOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options that describe devices, their division, the load and the weights."""
 
-    hw: Annotated[str, _option("--hw", "NAME,...", "Devices: names from `anatune hw list`, or spec files.")]
+    hw: Annotated[str, _option("--hw", "NAME|FILE,...", "Devices: names from `anatune hw list`, or spec files.")]
     tp: Annotated[str, _option("--tp", "N,...", "Numbers of devices that divide each layer.")] = "1"
     isl: Annotated[int, _option("--isl", "N", "Tokens of a prompt.")] = 1024
     osl: Annotated[int, _option("--osl", "N", "Tokens that a request makes.")] = 512
@@ -84,7 +84,7 @@ class ServingOptions(msgspec.Struct, frozen=True, kw_only=True):
 @spread
 def serving(
     config: Annotated[
-        Path, typer.Argument(metavar="CONFIG", help="config.json of a Hugging Face model, or its folder.")
+        Path, typer.Argument(metavar="FILE|FOLDER", help="config.json of a Hugging Face model, or its folder.")
     ],
     options: ServingOptions,
     html: Html = None,
