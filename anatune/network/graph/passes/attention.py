@@ -238,10 +238,10 @@ def replace_mask(node: Node) -> Node:
     pages = pages_of(node)
     keys = node.arguments[1:3] if pages is None else pages.pools
     table = () if pages is None else (pages.table,)
-    lengths = () if limit is None else (limit.lengths,)
+    lengths = () if limit is None or limit.lengths is None else (limit.lengths,)
     return node.of(
         (*map(skip_widening, (data, *keys)), *table, *lengths), is_causal=is_causal, window=seen[1], visible=(),
-        scale=usual, page_size=0 if pages is None else pages.size, counted="" if limit is None else "lengths",
+        scale=usual, page_size=0 if pages is None else pages.size, counted="lengths" if lengths else "",
         places=attrs["places"] if pages is None else (attrs["places"][0], *pages.places),
     )  # fmt: skip
 

@@ -96,6 +96,19 @@ def test_weights_may_be_described():
         compiled(model, inputs)
 
 
+def test_a_causal_mask_of_any_size_is_found():
+    """The mask of 16,384 tokens is too large to be folded."""
+
+    class Attention(torch.nn.Module):
+        def forward(self, query, key, value):
+            return torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+
+    heads = (torch.zeros(1, 64, 16384, 64, dtype=torch.bfloat16, device="meta"),) * 3
+    (summary,) = anatune.compare(Attention().eval(), heads, hw=["h100"])
+    (kernel,) = summary.kernels
+    assert kernel.workload.startswith("attention 1x64x64x16384x16384x64 --causal")
+
+
 def test_tokens_choose_experts():
     model, inputs = experts()
     own = written(model, inputs, check=True)

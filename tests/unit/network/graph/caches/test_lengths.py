@@ -98,3 +98,20 @@ def test_one_number_for_all_sequences():
 )  # fmt: skip
 def test_masks_that_say_something_else(mask, queries):
     assert found(mask, queries) is None
+
+
+@pytest.mark.parametrize("window", [0, 1 << 12])
+def test_a_mask_of_constants_may_be_too_large_to_be_folded(window):
+    keys = queries = 1 << 15
+    key = constant(np.arange(keys)[None], "int64")
+    query = constant(np.arange(keys)[:, None], "int64")
+    seen = elementwise("less_equal", elementwise("subtract", key, query), 0)
+    always = constant(np.broadcast_to(np.ones((1, 1), bool), (queries, keys)), "bool")
+    if window:
+        always = elementwise("less", elementwise("subtract", query, key), window)
+    for condition, is_causal in ((seen, True), (elementwise("less", key, query), None), (always, False)):
+        mask = where(elementwise("logical_and", condition, always), SEEN, HIDDEN)
+        kind = TensorType((queries, HEADS * 16), "float32")
+        attributes = {"batch": 1, "heads": HEADS, "queries": queries, "keys": keys, "block": HEADS * queries}
+        limit = lengths_of(Node(ATTENTION, (*(Input("x", kind),) * 3, mask), kind, attributes))
+        assert limit == ((None, True, window) if is_causal else None)
