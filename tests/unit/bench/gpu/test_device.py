@@ -242,7 +242,7 @@ def test_the_stage_triton_with_a_driver_that_pretends(pretended, monkeypatch, tm
     assert [note for note in entry.notes if "choice3" in note] == ["S0 float16 anatune:choice3: no"]
     assert "anatune:choice3" not in entry.samples["flush"]
     fastest = min(entry.samples["warm"].values())
-    assert entry.samples["warm"]["anatune:8"] == fastest
+    assert entry.samples["warm"]["anatune:8"] == pytest.approx(fastest, rel=1e-9)  # a sum of launches' seconds
     assert len(driver._backend._driver.memory) <= blocks + 1  # what flushes the L2 stays
     pretended.bench = None
     run.stages(["triton"])  # what failed is not tried again
