@@ -57,7 +57,9 @@ class ServingOptions(msgspec.Struct, frozen=True, kw_only=True):
     precision: Annotated[
         str | None,
         _option(
-            "--precision", "NAME", "Weights: bfloat16, fp8, fp8_block, int8, int4, nvfp4 or mxfp4.  [default: the file's]"
+            "--precision",
+            "NAME",
+            "Weights: bfloat16, fp8, fp8_block, int8, int4, nvfp4 or mxfp4.  [default: the file's]",
         ),
     ] = None
     cache: Annotated[Literal["bfloat16", "fp8"], typer.Option("--cache", help="Keys and values in the cache.")] = (

@@ -32,6 +32,17 @@ _UNKNOWN = {
     "num_kv_shared_layers": "layers that share their keys",
 }
 """Fields of configurations whose kernels are not predicted -> what they mean."""
+_DEFAULTS: dict[str, dict[str, object]] = {
+    "gemma": {"head_dim": 256}, "gemma2": {"head_dim": 256}, "qwen3": {"head_dim": 128}, "glm4_moe": {"head_dim": 128},
+    "gpt_oss": {"head_dim": 64},
+    **dict.fromkeys(("gemma3", "gemma3_text"), {
+        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
+        "sliding_window": 4096,
+    }),
+}  # fmt: skip
+"""Model type -> values of fields that its files may leave out. Source: the classes of Hugging Face's transformers."""
+_TIED = ("gemma", "gemma2", "gemma3", "gemma3_text", "smollm3")
+"""The model types whose embedding is also the last product, unless the file says otherwise."""
 _METHODS = {"auto": "bfloat16", "int4_w4a16": "int4", "int8_w8a16": "int8"}
 _MOST_LAYERS = 4096
 _GEMMA_PATTERN = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}
@@ -175,11 +186,26 @@ def read_decoder(path: str | Path, precision: str | None = None) -> Decoder:
         raise SpaceError(
             f"{file}: {error.strerror or error}, expected the config.json of a language model; give its path"
         ) from None
-    return parse_decoder(text, file.name if file.parent.name == "" else f"{file.parent.name}/{file.name}", precision)
+    beside, quantised = file.with_name("hf_quant_config.json"), None
+    if precision is None and beside.is_file():
+        try:
+            quantised = from_json(beside.read_bytes(), dict[str, object])
+        except (OSError, msgspec.MsgspecError) as error:
+            raise SpaceError(
+                f"{beside}: {error}, expected ModelOpt's description of weights; give --precision"
+            ) from None
+    name = f"{file.parent.name}/{file.name}" if file.parent.name else file.name
+    return parse_decoder(text, name, precision, quantised)
 
 
-def parse_decoder(text: bytes, source: str, precision: str | None = None) -> Decoder:
-    """Parse the text of a config.json; `source` names it in messages. See `read_decoder`."""
+def parse_decoder(text: bytes, source: str, precision: str | None = None, quantised: object = None) -> Decoder:
+    """Parse the text of a config.json; `source` names it in messages. See `read_decoder`.
+
+    Parameters
+    ----------
+    quantised : object
+        The quantisation that another file of the model describes, if there is one.
+    """
     if precision is not None and precision not in PRECISIONS:
         raise SpaceError(f"precision is {quote(precision)}, expected one of {', '.join(PRECISIONS)}")
     try:
@@ -188,16 +214,18 @@ def parse_decoder(text: bytes, source: str, precision: str | None = None) -> Dec
         raise SpaceError(f"{source} is not a JSON object ({error}), expected a config.json of Hugging Face") from None
     parts = (document.get(part) for part in ("text_config", "llm_config"))
     config = next((part for part in parts if isinstance(part, dict)), document)
-    fields = _Fields(config, source)
     kind = config.get("model_type", document.get("model_type"))
     _check_known(config, kind, source)
-    quantised = document.get("quantization_config") or config.get("quantization_config")
-    weights = precision or _precision_of(quantised if isinstance(quantised, dict) else {}, source)
+    given = {name: value for name, value in config.items() if value is not None}
+    fields = _Fields({**_DEFAULTS.get(str(kind), {}), **given}, source)
+    for part in (document, config):
+        quantised = quantised or part.get("quantization_config") or part.get("quantization")
+    weights = precision or _precision_of(quantised, source)
     layers = _read_layers(fields, str(kind))
     has_experts = any(group.experts for group in layers)
-    is_tied = bool(
-        config.get("tie_word_embeddings", document.get("tie_word_embeddings", str(kind).startswith("gemma")))
-    )
+    is_tied = fields.values.get("tie_word_embeddings", document.get("tie_word_embeddings", kind in _TIED))
+    if not isinstance(is_tied, bool):
+        raise SpaceError(f"{source}: tie_word_embeddings is {quote(is_tied)}, expected true or false")
     return Decoder(
         str(document.get("_name_or_path") or kind),
         fields.size("hidden_size"),
@@ -222,19 +250,30 @@ def _check_known(config: Mapping[str, object], kind: object, source: str) -> Non
                 f"{source}: layer_types has {quote(word)}, expected full_attention or sliding_attention; other layers "
                 "are not predicted"
             )
-    if kind not in MODEL_TYPES:
+    if not isinstance(kind, str) or kind not in MODEL_TYPES:
         raise SpaceError(
             f"{source}: model_type is {quote(kind)}, expected one of {', '.join(sorted(MODEL_TYPES))}; if its layers "
             "are those of one of these, change the field in a copy of the file"
         )
 
 
-def _precision_of(config: dict[str, object], source: str) -> str:
+def _precision_of(quantised: object, source: str) -> str:
     """Return the format of the weights in a "quantization_config"."""
-    method = str(config.get("quant_method", "")).lower()
+    if not quantised:
+        return "bfloat16"
+    nested = quantised.get("quantization") if isinstance(quantised, dict) else None
+    config = nested if isinstance(nested, dict) else quantised
+    method = str(config.get("quant_method", "")).lower() if isinstance(config, dict) else ""
+    if not isinstance(config, dict) or not (method or "quant_algo" in config):
+        raise SpaceError(
+            f"{source}: the quantisation {quote(quantised)} is unknown; give --precision, one of "
+            f"{', '.join(PRECISIONS)}"
+        )
     if method == "mxfp4":
         return "mxfp4"
-    if method == "modelopt":
+    if (floats := _compressed_floats(config)) is not None:
+        return floats
+    if method.startswith("modelopt") or "quant_algo" in config:
         algorithm = str(config.get("quant_algo", "")).upper()
         if algorithm in ("NVFP4", "FP8"):
             return algorithm.lower()
@@ -249,6 +288,19 @@ def _precision_of(config: dict[str, object], source: str) -> str:
             f"{source}: the quantisation {quote(method)} is unknown; give --precision, one of {', '.join(PRECISIONS)}"
         ) from None
     return _METHODS.get(dtype) or ("fp8_block" if block else "fp8")
+
+
+def _compressed_floats(config: Mapping[str, object]) -> str | None:
+    """Return the format of weights that compressed-tensors stores as floats; None for other weights."""
+    groups = config.get("config_groups")
+    scheme = next(iter(groups.values()), None) if isinstance(groups, dict) else None
+    weights = scheme.get("weights") if isinstance(scheme, dict) else None
+    if not isinstance(weights, dict) or weights.get("type") != "float":
+        return None
+    if weights.get("num_bits") == 8:
+        return "fp8_block" if weights.get("strategy") == "block" else "fp8"
+    four_bits = {16: "nvfp4", 32: "mxfp4"} if weights.get("num_bits") == 4 else {}
+    return next((name for group, name in four_bits.items() if group == weights.get("group_size")), None)
 
 
 def _read_attention(fields: _Fields) -> AttentionSizes:
@@ -305,7 +357,7 @@ def _has_experts(fields: _Fields, index: int) -> bool:
     excluded = values.get("mlp_only_layers") or ()
     step = values.get("decoder_sparse_step") or values.get("moe_layer_freq") or 1
     if isinstance(step, list):
-        return index < len(step) and bool(step[index])
+        return index < len(step) and step[index] in (1, True)
     if not (isinstance(first, int) and isinstance(step, int) and isinstance(excluded, list | tuple)):
         raise SpaceError(
             f"{fields.source}: first_k_dense_replace, decoder_sparse_step or mlp_only_layers is no number or list of "
@@ -318,7 +370,9 @@ def _has_experts(fields: _Fields, index: int) -> bool:
 def _window_of(fields: _Fields, kind: str, index: int) -> int:
     """Return the number of tokens that a layer's attention sees; 0: all."""
     values = fields.values
-    if not values.get("sliding_window") or values.get("use_sliding_window") is False:
+    is_used = values.get("use_sliding_window", not kind.startswith("qwen"))
+    first = values.get("max_window_layers") if kind.startswith("qwen") else 0
+    if not values.get("sliding_window") or not is_used or (isinstance(first, int) and index < first):
         return 0
     window, types = fields.size("sliding_window"), values.get("layer_types")
     if isinstance(types, list):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from anatune.core.workload.scaling import SIDE
 from anatune.errors import SpaceError
 from anatune.servers.serving.config import Decoder, LayerGroup
 
@@ -73,6 +74,11 @@ def check_division(decoder: Decoder, division: Parallelism) -> None:
     for name, size in divided:
         if size % tp:
             raise SpaceError(f"{decoder.name}: {name} is {size}, expected a multiple of --tp {tp}; give another --tp")
+        if decoder.precision == "fp8_block" and name.endswith("intermediate size") and size // tp % SIDE:
+            raise SpaceError(
+                f"{decoder.name}: {name} on a device is {size // tp}, expected a multiple of {SIDE}, because servers "
+                "only support whole blocks of fp8_block; give a smaller --tp, or --expert-parallel"
+            )
 
 
 def list_products(decoder: Decoder, group: LayerGroup, division: Parallelism) -> Iterator[LayerProduct]:
@@ -98,7 +104,7 @@ def list_products(decoder: Decoder, group: LayerGroup, division: Parallelism) ->
         yield LayerProduct("router", group.experts, hidden, "bfloat16")
     if group.intermediate:
         inner = group.intermediate // tp
-        precision = decoder.precision if group.experts else dense
+        precision = decoder.precision if group.experts and decoder.precision != "int4" else dense
         yield LayerProduct("gate_up", 2 * inner, hidden, precision)
         yield LayerProduct("down", hidden, inner, precision)
 

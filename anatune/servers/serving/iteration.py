@@ -235,7 +235,8 @@ class IterationTimes:
                 yield PredictedKernel("products", name, self.times.predict(workload).time_s, 1)
         if iteration.prompts:
             columns = heads * (nope + sizes.value_dim)
-            workload = matmul(iteration.prompts * iteration.prompt, columns, sizes.latent, dtype=_HALF)
+            read = iteration.prompts * (iteration.before + iteration.prompt)
+            workload = matmul(read, columns, sizes.latent, dtype=_HALF)
             yield PredictedKernel("products", "keys and values", self.times.predict(workload).time_s, 1)
 
     def _latent_attention_s(self, iteration: Iteration, heads: int) -> float:

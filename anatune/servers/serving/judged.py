@@ -19,6 +19,6 @@ def judged_text() -> str:
     """Return what the errors are."""
     return (
         "error: median error of the time per output token against servers that others measured (TensorRT-LLM, vLLM, "
-        f"SGLang; docs/bench/replay.servers.md), for this family of models on this device. {NOT_COMPARED}: there was "
-        "none to compare with. No server was measured by us."
+        "SGLang; docs/bench/replay.servers.md), for this family of models on this device, without --engine. "
+        f"{NOT_COMPARED}: there was none to compare with. No server was measured by us."
     )

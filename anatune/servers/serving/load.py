@@ -67,25 +67,38 @@ def steady_times(times: IterationTimes, load: ServerLoad, engine: Engine) -> Ste
     """Return the times of a load, see the module's description."""
     count, osl = load.in_flight, load.osl
     step_calls = times.predict(Iteration(count, load.isl + osl // 2))
-    prompt_calls = _list_prompt(times, load)
+    prompt_calls, pieces = _list_prompt(times, load, 1), len(_pieces(load.isl))
     step_s = _seconds(step_calls) + engine.host_s
-    alone_s = _seconds(prompt_calls) + engine.host_s
-    read_calls, read_s = prompt_calls, alone_s
-    if engine.mixes and count > 1:
-        mixed_calls, pieces = _list_mixed(times, load)
-        read_s = max(0.0, min(alone_s, _seconds(mixed_calls) - pieces * _seconds(step_calls)))
-        read_calls = _subtract(mixed_calls, step_calls, pieces)
+    alone_s = _seconds(prompt_calls) + pieces * engine.host_s
+    together = _count_together(load, engine)
+    if count == 1:
+        read_calls, read_s = prompt_calls, alone_s
+    elif engine.mixes:
+        read_calls = _subtract(_list_mixed(times, load, together), step_calls, pieces, together)
+        read_s = max(0.0, min(alone_s, _seconds(read_calls)))
+    else:
+        read_calls = _subtract(_list_prompt(times, load, together), [], 0, together)
+        read_s = min(alone_s, _seconds(read_calls) + pieces * engine.host_s / together)
     share = (count - 1) / osl * (1.0 if engine.mixes else 0.5)
-    tpot_s = step_s + share * read_s
-    ttft_s = alone_s if count == 1 else max(alone_s, read_s + step_s) + step_s / 2
+    is_beside = engine.mixes and count > 1
+    ttft_s = max(alone_s, read_s + pieces * step_s) if is_beside else alone_s
+    ttft_s += step_s / 2 if count > 1 else 0.0
     parts = _by_kind(step_calls)
     for kind, seconds in _by_kind(read_calls).items():
         parts[kind] = parts.get(kind, 0.0) + share * max(0.0, seconds)
     if engine.host_s:
-        parts["host"] = engine.host_s
-    burst_s = (count + 1) / 2 * read_s + (alone_s - read_s)
-    total_s = osl * step_s + (alone_s if count == 1 else count * read_s)
+        parts["host"] = engine.host_s * (1.0 if engine.mixes else 1.0 + share * pieces / together)
+    batches = -(-count // together)
+    burst_s = alone_s if count == 1 else (batches + 1) / 2 * min(together, count) * read_s
+    total_s = (osl if is_beside else osl - 1) * step_s + count * read_s
+    tpot_s = step_s + share * read_s
     return SteadyTimes(step_s, read_s, tpot_s, ttft_s, max(ttft_s, burst_s), count * osl / total_s, parts)
+
+
+def _count_together(load: ServerLoad, engine: Engine) -> int:
+    """Return the prompts that an iteration reads: all that wait, or as many as arrive in a step beside it."""
+    waiting = max(1, load.in_flight // load.osl) if engine.mixes else load.in_flight
+    return min(waiting, max(1, CHUNK // load.isl))
 
 
 def _pieces(isl: int) -> list[tuple[int, int]]:
@@ -93,17 +106,17 @@ def _pieces(isl: int) -> list[tuple[int, int]]:
     return [(before, min(CHUNK, isl - before)) for before in range(0, isl, CHUNK)]
 
 
-def _list_prompt(times: IterationTimes, load: ServerLoad) -> list[PredictedKernel]:
-    return [call for before, size in _pieces(load.isl) for call in times.predict(Iteration(0, 0, 1, size, before))]
+def _list_prompt(times: IterationTimes, load: ServerLoad, number: int) -> list[PredictedKernel]:
+    """Return the kernels that read so many prompts by themselves."""
+    pieces = _pieces(load.isl)
+    return [call for before, size in pieces for call in times.predict(Iteration(0, 0, number, size, before))]
 
 
-def _list_mixed(times: IterationTimes, load: ServerLoad) -> tuple[list[PredictedKernel], int]:
-    """Return the kernels of all iterations that read a prompt beside the step, and the number of iterations."""
-    held, pieces = load.isl + load.osl // 2, _pieces(load.isl)
-    calls = [
-        call for before, size in pieces for call in times.predict(Iteration(load.in_flight - 1, held, 1, size, before))
-    ]
-    return calls, len(pieces)
+def _list_mixed(times: IterationTimes, load: ServerLoad, number: int) -> list[PredictedKernel]:
+    """Return the kernels of all iterations that read so many prompts beside the step."""
+    held, decoding = load.isl + load.osl // 2, load.in_flight - number
+    pieces = _pieces(load.isl)
+    return [call for before, size in pieces for call in times.predict(Iteration(decoding, held, number, size, before))]
 
 
 def _seconds(calls: list[PredictedKernel]) -> float:
@@ -117,9 +130,11 @@ def _by_kind(calls: list[PredictedKernel]) -> dict[str, float]:
     return seconds
 
 
-def _subtract(calls: list[PredictedKernel], others: list[PredictedKernel], times: int) -> list[PredictedKernel]:
-    """Return the seconds of each kind of kernel without those of `times` times the other calls, as one call each."""
+def _subtract(
+    calls: list[PredictedKernel], others: list[PredictedKernel], times: int, prompts: int
+) -> list[PredictedKernel]:
+    """Return the seconds of each kind of kernel for one of the prompts, without `times` times the other calls."""
     rest = _by_kind(calls)
     for kind, seconds in _by_kind(others).items():
         rest[kind] = rest.get(kind, 0.0) - times * seconds
-    return [PredictedKernel(kind, kind, seconds, 1) for kind, seconds in rest.items()]
+    return [PredictedKernel(kind, kind, seconds / prompts, 1) for kind, seconds in rest.items()]

@@ -21,10 +21,11 @@ if TYPE_CHECKING:
 _COLUMNS = (
     Column("device", True),
     Column("tp", help="devices that divide each layer"),
-    Column("in flight", help="requests that are computed at once"),
+    Column("in flight", help="requests at once"),
+    Column("computed", help="those of them that the memory holds"),
     Column("per token (us)", help="time per output token of a request"),
     Column("first token (us)", help="time to the first token without other prompts"),
-    Column("in a burst (us)", help="mean time to the first token if all requests begin at once"),
+    Column("in a burst (us)", help="mean time to the first token if all that are computed at once begin together"),
     Column("tokens/s/GPU", help="output tokens a second for each device"),
     Column("fits", help="requests that the memory holds"),
     Column("a million tokens cost", help="in the currency of the given prices"),
@@ -44,8 +45,9 @@ def serving_page(rows: Sequence[ServingRow], decoder: Decoder, engine: Engine) -
     computed = [row for row in rows if not row.refused]
     cells = [
         (
-            row.hardware, row.tp, row.running, 1e6 * row.tpot_s, 1e6 * row.ttft_s, 1e6 * row.burst_ttft_s,
-            row.tokens_per_s, row.fits, row.cost, row.weight_bytes / 1e9, error_text(decoder, row.hardware),
+            row.hardware, row.tp, row.concurrency, row.running, 1e6 * row.tpot_s, 1e6 * row.ttft_s,
+            1e6 * row.burst_ttft_s, row.tokens_per_s, row.fits, row.cost, row.weight_bytes / 1e9,
+            error_text(decoder, row.hardware),
         )
         for row in computed
     ]  # fmt: skip

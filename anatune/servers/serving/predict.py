@@ -145,22 +145,24 @@ def serving(
     """
     decoder, chosen = read_decoder(config, precision), find_engine(engine)
     names: list[HardwareLike] = _as_list(hw)
-    devices = [(name, _find_gpu(name)) for name in names]
+    devices = {spec.name: spec for spec in map(_find_gpu, names)}
+    by_name = {hardware(name).name: price for name, price in (prices or {}).items()}
     loads = [
         ServerLoad(
-            check_integer("isl", isl, 1, _MOST_TOKENS), check_integer("osl", osl, 1, _MOST_TOKENS),
+            check_integer("isl", isl, 1, _MOST_TOKENS), check_integer("osl", osl, 2, _MOST_TOKENS),
             check_integer("concurrency", count, 1, _MOST_REQUESTS),
         )
         for count in _as_list(concurrency)
     ]  # fmt: skip
     divisions = [check_integer("tp", count, 1, _MOST_DEVICES) for count in _as_list(tp)]
     check_choice("cache", cache, tuple(CACHES))
-    is_divided = expert_parallel and decoder.has_experts
+    if expert_parallel and not decoder.has_experts:
+        raise SpaceError(f"{decoder.name} has no experts, expected some for expert_parallel; leave it out")
     rows: list[ServingRow] = []
-    for name, spec in devices:
-        times, price = KernelTimes(spec), (prices or {}).get(str(name), (prices or {}).get(spec.name))
+    for name, spec in devices.items():
+        times, price = KernelTimes(spec), by_name.get(name)
         for count in divisions:
-            division = Parallelism(count, count if is_divided else 1)
+            division = Parallelism(count, count if expert_parallel else 1)
             for row in _predict_division(decoder, division, times, loads, cache, chosen):
                 cost = None if price is None or row.refused else price / 3600 / row.tokens_per_s * 1e6
                 rows.append(msgspec.structs.replace(row, cost=cost))
@@ -209,24 +211,38 @@ def count_fitting(decoder: Decoder, division: Parallelism, spec: GpuSpec, weight
     capacity = spec.dram.capacity_bytes
     if capacity is msgspec.UNSET:
         return None
-    widest = max(max(group.intermediate, group.expert_intermediate * group.top_k) for group in decoder.layers)
-    activations = 2.0 * CHUNK * (3 * decoder.hidden + 3 * widest / division.tp)
     usable = USABLE_SHARE * capacity
-    free = usable - weights - activations
+    free = usable - weights - _activation_bytes(decoder, division)
     if free >= request:
         return int(free // request)
-    needed = weights + activations + request
-    whole = weights * division.tp
-    most = 1 if spec.link is msgspec.UNSET else spec.link.gpus
-    counts = (n for n in (2, 4, 8, 16, 32, 64) if division.tp < n <= most)
-    least = next((n for n in counts if whole / n + activations + request < usable), 0)
-    advice = f"--tp {least} has enough" if least else "choose a device with more memory"
-    advice += ", or fewer bits (--precision fp8)" if decoder.precision == "bfloat16" else ""
+    needed = usable - free + request
     raise SpaceError(
         f"{spec.name}: does not fit: weights ({weights / 1e9:.1f} GB), activations and one request need "
         f"{needed / 1e9:.1f} GB a device, {(needed - usable) / 1e9:.1f} GB more than the {usable / 1e9:.1f} GB that "
-        f"servers use; {advice}"
+        f"servers use; {_advise(decoder, division, spec, usable, request)}"
     )
+
+
+def _activation_bytes(decoder: Decoder, division: Parallelism) -> float:
+    """Return the bytes of what lies between kernels while a piece of a prompt is read, an estimate."""
+    widest = max(max(group.intermediate, group.expert_intermediate * group.top_k) for group in decoder.layers)
+    return 2.0 * CHUNK * (3 * decoder.hidden + 3 * widest / division.tp)
+
+
+def _advise(decoder: Decoder, division: Parallelism, spec: GpuSpec, usable: float, request: float) -> str:
+    """Return what would fit: the least number of devices on the link, or another device."""
+    most = 1 if spec.link is msgspec.UNSET else spec.link.gpus
+    tokens = request / decoder.attention.cached_elements(division.tp)  # times layers and bytes of an element
+    for count in range(division.tp + 1, most + 1):
+        more = Parallelism(count, count if division.ep > 1 else 1)
+        try:
+            check_division(decoder, more)
+        except SpaceError:
+            continue
+        held = tokens * decoder.attention.cached_elements(count)
+        if weight_bytes(decoder, more) + _activation_bytes(decoder, more) + held <= usable:
+            return f"--tp {count} has enough"
+    return "choose a device with more memory, or weights of fewer bits"
 
 
 def _find_gpu(name: HardwareLike) -> GpuSpec:

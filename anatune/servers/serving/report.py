@@ -33,7 +33,8 @@ def serving_dict(
             "tpot_s": None if row.refused else row.tpot_s, "ttft_s": None if row.refused else row.ttft_s,
             "burst_ttft_s": None if row.refused else row.burst_ttft_s,
             "tokens_per_s_per_device": row.tokens_per_s, "cost_per_million_tokens": row.cost, "parts": row.parts,
-            "measured_error": error_text(decoder, row.hardware), "meets_limits": row.meets(*limits),
+            "measured_error": None if row.refused else error_text(decoder, row.hardware),
+            "meets_limits": None if limits == (None, None) else row.meets(*limits),
             "refused": row.refused,
         }
         for row in rows
@@ -94,7 +95,7 @@ def explain(rows: Sequence[ServingRow], engine: Engine) -> list[str]:
         "per token: time per output token of a request (TPOT), while the server also reads the prompts of the other "
         f"requests; it {waits}, at most {CHUNK} tokens at once.{host}",
         "first token: time to the first token (TTFT) of a request that waits for no other prompt. in a burst: the mean "
-        "if all requests in flight begin at once.",
+        "if all that are computed at once begin together.",
         "tokens/s/GPU: output tokens a second for each device. fits: requests that "
         f"{100 * USABLE_SHARE:.0f} % of the memory holds beside the weights; in flight 128 (64) means that 64 are "
         "computed at once and the others wait.",

@@ -67,7 +67,37 @@ def test_windows_bound_the_cache(tokens):
     assert cache_bytes(decoder_of(DEEPSEEK), Parallelism(8), tokens, 2.0) == 2.0 * 61 * 576 * tokens
 
 
+def test_files_of_many_kinds_tell_the_format_of_weights(tmp_path):
+    nested = {"quantization": {"quant_algo": "NVFP4"}}
+    assert decoder_of(LLAMA, quantization_config=nested).precision == "nvfp4"
+    for weights, precision in (
+        ({"type": "float", "num_bits": 8, "strategy": "channel"}, "fp8"),
+        ({"type": "float", "num_bits": 8, "strategy": "block"}, "fp8_block"),
+        ({"type": "float", "num_bits": 4, "group_size": 16}, "nvfp4"),
+    ):
+        groups = {"quant_method": "compressed-tensors", "config_groups": {"group_0": {"weights": weights}}}
+        assert decoder_of(LLAMA, quantization_config=groups).precision == precision
+    (tmp_path / "config.json").write_bytes(text_of(LLAMA))
+    (tmp_path / "hf_quant_config.json").write_text('{"quantization": {"quant_algo": "FP8"}}')
+    assert read_decoder(tmp_path).precision == "fp8"
+    assert read_decoder(tmp_path, "bfloat16").precision == "bfloat16"
+
+
+def test_what_files_leave_out_is_as_in_their_classes():
+    gemma = {key: GEMMA["text_config"][key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")}
+    sizes = decoder_of({"model_type": "gemma3", "text_config": gemma}).attention
+    assert (sizes.heads, sizes.kv_heads, sizes.head_dim) == (8, 4, 256)
+    windows = {"model_type": "qwen2", "sliding_window": 4096}
+    assert {group.window for group in decoder_of(QWEN, **windows).layers} == {0}
+    assert {group.window for group in decoder_of(QWEN, **windows, use_sliding_window=True).layers} == {4096}
+    some = decoder_of(QWEN, **windows, use_sliding_window=True, max_window_layers=60).layers
+    assert [(group.count, group.window) for group in some] == [(60, 0), (4, 4096)]
+
+
 WRONG = {
+    "list of types": {"model_type": ["llama"]},
+    "word": {"quantization_config": "fp8"},
+    "tied": {"tie_word_embeddings": "false"},
     "type": {"model_type": "rwkv"},
     "sparse attention": {"index_topk": 2048},
     "linear attention": {"linear_num_key_heads": 16},
@@ -101,3 +131,5 @@ def test_files_and_divisions_that_are_wrong(tmp_path):
             check_division(decoder_of(LLAMA), division)
     with refuses(SpaceError):
         check_division(decoder_of(MIXTRAL), Parallelism(16, 16))
+    with refuses(SpaceError):
+        check_division(decoder_of(DEEPSEEK), Parallelism(32))

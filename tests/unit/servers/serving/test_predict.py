@@ -30,21 +30,19 @@ class LinearTimes:
 
 
 @given(
-    isl=st.integers(1, 30_000), osl=st.integers(1, 3000), count=st.integers(1, 300),
+    isl=st.integers(1, 30_000), osl=st.integers(2, 3000), count=st.integers(1, 300),
     name=st.sampled_from([None, *ENGINES]),
 )  # fmt: skip
 def test_a_request_takes_its_steps_and_the_prompts_of_all(isl, osl, count, name):
     engine = find_engine(name)
     steady = steady_times(LinearTimes(), ServerLoad(isl, osl, count), engine)
-    prompts_s = count * steady.read_s if count > 1 else steady.ttft_s
-    assert steady.tokens_per_s == pytest.approx(count * osl / (osl * steady.step_s + prompts_s))
+    steps = osl if engine.mixes and count > 1 else osl - 1  # a prompt that is read alone makes the first token
+    assert steady.tokens_per_s == pytest.approx(count * osl / (steps * steady.step_s + count * steady.read_s))
     assert steady.step_s <= steady.tpot_s <= (steady.step_s + (count - 1) / osl * steady.read_s) * (1 + 1e-12)
     assert steady.ttft_s <= steady.burst_ttft_s
-    assert sum(steady.parts.values()) == pytest.approx(steady.tpot_s, rel=1e-6, abs=2 * engine.host_s * count)
-    if count > 1:
-        fewer = steady_times(LinearTimes(), ServerLoad(isl, osl, count - 1), engine)
-        assert fewer.tpot_s <= steady.tpot_s * (1 + 1e-9)
-        assert fewer.tokens_per_s <= steady.tokens_per_s * (1 + 1e-9)
+    assert sum(steady.parts.values()) == pytest.approx(steady.tpot_s, rel=1e-6, abs=1e-9)
+    more = steady_times(LinearTimes(), ServerLoad(isl, osl, 2 * count), engine)
+    assert steady.tokens_per_s <= more.tokens_per_s * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -80,6 +78,27 @@ def test_the_tiles_that_are_tried_hold_nearly_the_best():
     assert min(losses) > -1e-9
     assert sum(losses) / len(losses) < 0.02
     assert max(losses) < 0.25
+
+
+def test_prompts_that_wait_are_read_together():
+    """128 prompts of 32 tokens take one pass through the weights, or one for those of each step."""
+    times = IterationTimes(parse_decoder(text_of(LLAMA), "config.json"), Parallelism(), KERNELS["h100_sxm"])
+    alone_s = times.seconds(Iteration(0, 0, 1, 32))
+    together_s = times.seconds(Iteration(0, 0, 128, 32))
+    first = steady_times(times, ServerLoad(32, 32, 128), ENGINES["sglang"])
+    assert together_s < 0.2 * 128 * alone_s
+    assert first.burst_ttft_s == pytest.approx(together_s + ENGINES["sglang"].host_s)
+    assert first.ttft_s == pytest.approx(alone_s + first.step_s / 2 + ENGINES["sglang"].host_s)
+    assert first.tokens_per_s == pytest.approx(128 * 32 / (31 * first.step_s + first.burst_ttft_s))
+
+
+def test_advice_on_memory_holds(tmp_path):
+    """The number of devices that a refusal names does fit, and no smaller one does."""
+    path = write_config(tmp_path, LLAMA)
+    (row,) = anatune.serving(path, "h100_sxm", isl=1_000_000, osl=2, concurrency=1)
+    tp = int(row.refused.rpartition("--tp ")[2].split()[0])
+    fits = anatune.serving(path, "h100_sxm", isl=1_000_000, osl=2, concurrency=1, tp=[tp // 2, tp])
+    assert [bool(one.refused) for one in fits] == [True, False]
 
 
 def test_rows_of_devices_divisions_and_loads(tmp_path):
@@ -125,7 +144,16 @@ def test_memory_bounds_the_requests(tmp_path):
 
 def test_wrong_arguments_are_one_line(tmp_path):
     path = write_config(tmp_path, LLAMA)
-    for wrong in ({"isl": 0}, {"osl": 1.5}, {"concurrency": []}, {"tp": 0}, {"cache": "int8"}, {"engine": "tgi"}):
+    for wrong in (
+        {"isl": 0},
+        {"osl": 1},
+        {"osl": 1.5},
+        {"expert_parallel": True},
+        {"concurrency": []},
+        {"tp": 0},
+        {"cache": "int8"},
+        {"engine": "tgi"},
+    ):
         if wrong == {"concurrency": []}:
             assert anatune.serving(path, "h100_sxm", **wrong) == []
             continue
