@@ -32,13 +32,12 @@ _UNKNOWN = {
     "num_kv_shared_layers": "layers that share their keys",
 }
 """Fields of configurations whose kernels are not predicted -> what they mean."""
+_GEMMA3: dict[str, object] = {
+    "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208, "sliding_window": 4096,
+}  # fmt: skip
 _DEFAULTS: dict[str, dict[str, object]] = {
-    "gemma": {"head_dim": 256}, "gemma2": {"head_dim": 256}, "qwen3": {"head_dim": 128}, "glm4_moe": {"head_dim": 128},
-    "gpt_oss": {"head_dim": 64},
-    **dict.fromkeys(("gemma3", "gemma3_text"), {
-        "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256, "vocab_size": 262208,
-        "sliding_window": 4096,
-    }),
+    "gemma": {"head_dim": 256}, "gemma2": {"head_dim": 256}, "gemma3": _GEMMA3, "gemma3_text": _GEMMA3,
+    "qwen3": {"head_dim": 128}, "glm4_moe": {"head_dim": 128}, "gpt_oss": {"head_dim": 64},
 }  # fmt: skip
 """Model type -> values of fields that its files may leave out. Source: the classes of Hugging Face's transformers."""
 _TIED = ("gemma", "gemma2", "gemma3", "gemma3_text", "smollm3")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from anatune.core.workload.scaling import SIDE
 from anatune.errors import SpaceError
 from anatune.servers.serving.config import Decoder, LayerGroup
 
@@ -74,11 +73,6 @@ def check_division(decoder: Decoder, division: Parallelism) -> None:
     for name, size in divided:
         if size % tp:
             raise SpaceError(f"{decoder.name}: {name} is {size}, expected a multiple of --tp {tp}; give another --tp")
-        if decoder.precision == "fp8_block" and name.endswith("intermediate size") and size // tp % SIDE:
-            raise SpaceError(
-                f"{decoder.name}: {name} on a device is {size // tp}, expected a multiple of {SIDE}, because servers "
-                "only support whole blocks of fp8_block; give a smaller --tp, or --expert-parallel"
-            )
 
 
 def list_products(decoder: Decoder, group: LayerGroup, division: Parallelism) -> Iterator[LayerProduct]:

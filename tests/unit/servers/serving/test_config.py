@@ -131,5 +131,3 @@ def test_files_and_divisions_that_are_wrong(tmp_path):
             check_division(decoder_of(LLAMA), division)
     with refuses(SpaceError):
         check_division(decoder_of(MIXTRAL), Parallelism(16, 16))
-    with refuses(SpaceError):
-        check_division(decoder_of(DEEPSEEK), Parallelism(32))
