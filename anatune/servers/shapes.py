@@ -128,6 +128,22 @@ def _check_group(shape: Experts) -> None:
             raise SpaceError(f"{name} is {size}, expected a multiple of {max(group, _LEAST_DEPTH)} (groups of {group})")
 
 
+def parse_config(text: bytes, source: str) -> tuple[dict[str, object], dict[str, object]]:
+    """Return the document of a config.json, and its part about the language model.
+
+    Raises
+    ------
+    SpaceError
+        The text is not a JSON object.
+    """
+    try:
+        document = from_json(text, dict[str, object])
+    except msgspec.MsgspecError as error:
+        raise SpaceError(f"{source} is not a JSON object ({error}), expected a config.json of Hugging Face") from None
+    inner = (document.get(part) for part in ("text_config", "llm_config"))
+    return document, next((part for part in inner if isinstance(part, dict)), document)
+
+
 def model_experts(text: bytes, source: str, ranks: int = 1, spread: int = 1, dtype: str | None = None) -> Experts:
     """Read the experts of a model from its config.json; each is split over `ranks`, all are distributed over `spread`.
 
@@ -140,12 +156,7 @@ def model_experts(text: bytes, source: str, ranks: int = 1, spread: int = 1, dty
     SpaceError
         The text is not a JSON object, a field is missing, or intermediate size or experts cannot be divided evenly.
     """
-    try:
-        document = from_json(text, dict[str, object])
-    except msgspec.MsgspecError as error:
-        raise SpaceError(f"{source} is not a JSON object ({error}), expected a config.json of Hugging Face") from None
-    inner = (document.get(part) for part in ("text_config", "llm_config"))
-    config = next((part for part in inner if isinstance(part, dict)), document)
+    document, config = parse_config(text, source)
     sizes = {
         what: _field(config, names, what, source)
         for what, names in {"experts": EXPERTS, "intermediate": INTERMEDIATE, "hidden": _HIDDEN, "top_k": TOP_K}.items()

@@ -11,7 +11,7 @@ import msgspec
 from anatune.arguments import quote
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
-from anatune.servers.shapes import EXPERTS, INTERMEDIATE, TOP_K, check_size, read_quantisation
+from anatune.servers.shapes import EXPERTS, INTERMEDIATE, TOP_K, check_size, parse_config, read_quantisation
 
 PRECISIONS = ("bfloat16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4")
 """The number formats of weights. "fp8": 8-bit floats with a scale for each tensor; "fp8_block": with a scale for each
@@ -71,7 +71,7 @@ class AttentionSizes(msgspec.Struct, frozen=True):
     rope_dim: int = 0
     query_latent: int = 0
 
-    def cached_elements(self, tp: int) -> int:
+    def count_cache_elements(self, tp: int) -> int:
         """Return the elements of a token and layer in the cache of one of `tp` devices."""
         if self.latent:
             return self.latent + self.rope_dim
@@ -207,12 +207,7 @@ def parse_decoder(text: bytes, source: str, precision: str | None = None, quanti
     """
     if precision is not None and precision not in PRECISIONS:
         raise SpaceError(f"precision is {quote(precision)}, expected one of {', '.join(PRECISIONS)}")
-    try:
-        document = from_json(text, dict[str, object])
-    except msgspec.MsgspecError as error:
-        raise SpaceError(f"{source} is not a JSON object ({error}), expected a config.json of Hugging Face") from None
-    parts = (document.get(part) for part in ("text_config", "llm_config"))
-    config = next((part for part in parts if isinstance(part, dict)), document)
+    document, config = parse_config(text, source)
     kind = config.get("model_type", document.get("model_type"))
     _check_known(config, kind, source)
     given = {name: value for name, value in config.items() if value is not None}
@@ -270,7 +265,7 @@ def _precision_of(quantised: object, source: str) -> str:
         )
     if method == "mxfp4":
         return "mxfp4"
-    if (floats := _compressed_floats(config)) is not None:
+    if (floats := _read_float_format(config)) is not None:
         return floats
     if method.startswith("modelopt") or "quant_algo" in config:
         algorithm = str(config.get("quant_algo", "")).upper()
@@ -289,7 +284,7 @@ def _precision_of(quantised: object, source: str) -> str:
     return _METHODS.get(dtype) or ("fp8_block" if block else "fp8")
 
 
-def _compressed_floats(config: Mapping[str, object]) -> str | None:
+def _read_float_format(config: Mapping[str, object]) -> str | None:
     """Return the format of weights that compressed-tensors stores as floats; None for other weights."""
     groups = config.get("config_groups")
     scheme = next(iter(groups.values()), None) if isinstance(groups, dict) else None
@@ -326,7 +321,7 @@ def _read_layers(fields: _Fields, kind: str) -> tuple[LayerGroup, ...]:
         raise SpaceError(f"{fields.source}: num_hidden_layers is {count}, expected at most {_MOST_LAYERS}")
     experts = next((fields.size(name) for name in EXPERTS if values.get(name)), 0)
     dense = fields.size("intermediate_size")
-    shared = _shared_size(fields) if experts else 0
+    shared = _read_shared_size(fields) if experts else 0
     sparse = fields.size(*INTERMEDIATE) if experts else 0
     top_k = fields.size(*TOP_K) if experts else 0
     if top_k > experts:
@@ -341,7 +336,7 @@ def _read_layers(fields: _Fields, kind: str) -> tuple[LayerGroup, ...]:
     return tuple(LayerGroup(number, *sizes) for sizes, number in groups.items())
 
 
-def _shared_size(fields: _Fields) -> int:
+def _read_shared_size(fields: _Fields) -> int:
     """Return the intermediate size of the experts that all tokens pass; 0 without them."""
     if fields.values.get("shared_expert_intermediate_size"):
         return fields.size("shared_expert_intermediate_size")

@@ -128,12 +128,7 @@ def weight_bytes(decoder: Decoder, division: Parallelism) -> float:
     return total + tables * head.n * head.k * WEIGHT_BYTES[head.precision]
 
 
-def cache_bytes_per_token(decoder: Decoder, division: Parallelism, element_bytes: float) -> float:
-    """Return the bytes of a token in the cache of a device, if all layers see all tokens."""
-    return decoder.num_layers * decoder.attention.cached_elements(division.tp) * element_bytes
-
-
 def cache_bytes(decoder: Decoder, division: Parallelism, tokens: int, element_bytes: float) -> float:
     """Return the bytes that a sequence of `tokens` tokens needs in the cache of a device."""
     held = sum(group.count * min(tokens, group.window or tokens) for group in decoder.layers)
-    return held * decoder.attention.cached_elements(division.tp) * element_bytes
+    return held * decoder.attention.count_cache_elements(division.tp) * element_bytes

@@ -15,7 +15,7 @@ def error_text(decoder: Decoder, hardware: str) -> str:
     return NOT_COMPARED if error is None else f"{error} %"
 
 
-def judged_text() -> str:
+def describe_errors() -> str:
     """Return what the errors are."""
     return (
         "error: median error of the time per output token against servers that others measured (TensorRT-LLM, vLLM, "

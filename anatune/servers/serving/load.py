@@ -11,8 +11,9 @@ While a request makes its O tokens, each of the others is replaced once on avera
 (B - 1) prompts: time per output token = step + (B - 1) / O x read. This is continuous batching with arrivals that are
 spread evenly. In an engine that lets prompts go first, requests that began together stay together: the mean time to the
 first token is (B + 1) / 2 x read, and a request waits for half of the other prompts after its first token, which is
-(B - 1) / (2 O) x read per token. The seconds of a whole request, and so the throughput, are the same: B x O tokens in
-O x step + B x read.
+(B - 1) / (2 O) x read per token. Prompts that wait together are read together, and `read` is the share of one of them.
+The throughput is B x O tokens in O x step + B x read; a prompt that is read by itself makes the first token, which
+saves one of the O steps.
 """
 
 from __future__ import annotations
@@ -77,7 +78,8 @@ def steady_times(times: IterationTimes, load: ServerLoad, engine: Engine) -> Ste
         read_calls = _subtract(_list_mixed(times, load, together), step_calls, pieces, together)
         read_s = max(0.0, min(alone_s, _seconds(read_calls)))
     else:
-        read_calls = _subtract(_list_prompt(times, load, together), [], 0, together)
+        read_calls = _list_prompt(times, load, together)
+        read_calls = [call._replace(time_s=call.time_s / together) for call in read_calls]
         read_s = min(alone_s, _seconds(read_calls) + pieces * engine.host_s / together)
     share = (count - 1) / osl * (1.0 if engine.mixes else 0.5)
     is_beside = engine.mixes and count > 1

@@ -10,7 +10,7 @@ from anatune.plots.theme import COLOURS, LOGARITHMIC, label, new_figure
 from anatune.report import units
 from anatune.servers.serving.config import Decoder
 from anatune.servers.serving.engines import Engine
-from anatune.servers.serving.judged import error_text, judged_text
+from anatune.servers.serving.judged import describe_errors, error_text
 from anatune.servers.serving.predict import ServingRow
 from anatune.servers.serving.report import explain
 from anatune.version import __version__
@@ -67,7 +67,7 @@ def serving_page(rows: Sequence[ServingRow], decoder: Decoder, engine: Engine) -
     refused = list(dict.fromkeys(row.refused for row in rows if row.refused))
     if refused:
         sections.append(Section("What is not possible", points=refused))
-    sections.append(Section("What the numbers mean", points=[*explain(computed, engine), judged_text()]))
+    sections.append(Section("What the numbers mean", points=[*explain(computed, engine), describe_errors()]))
     return Page(f"Servers of {decoder.name}", sections, lead, f"anatune {__version__}")
 
 

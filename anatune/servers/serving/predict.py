@@ -232,14 +232,14 @@ def _activation_bytes(decoder: Decoder, division: Parallelism) -> float:
 def _advise(decoder: Decoder, division: Parallelism, spec: GpuSpec, usable: float, request: float) -> str:
     """Return what would fit: the least number of devices on the link, or another device."""
     most = 1 if spec.link is msgspec.UNSET else spec.link.gpus
-    tokens = request / decoder.attention.cached_elements(division.tp)  # times layers and bytes of an element
+    tokens = request / decoder.attention.count_cache_elements(division.tp)  # times layers and bytes of an element
     for count in range(division.tp + 1, most + 1):
         more = Parallelism(count, count if division.ep > 1 else 1)
         try:
             check_division(decoder, more)
         except SpaceError:
             continue
-        held = tokens * decoder.attention.cached_elements(count)
+        held = tokens * decoder.attention.count_cache_elements(count)
         if weight_bytes(decoder, more) + _activation_bytes(decoder, more) + held <= usable:
             return f"--tp {count} has enough"
     return "choose a device with more memory, or weights of fewer bits"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from anatune.report import units
 from anatune.report.text import Line, paragraph, table
 from anatune.servers.serving.config import Decoder
 from anatune.servers.serving.engines import Engine
-from anatune.servers.serving.judged import error_text, judged_text
+from anatune.servers.serving.judged import describe_errors, error_text
 from anatune.servers.serving.load import CHUNK
 from anatune.servers.serving.predict import USABLE_SHARE, ServingRow
 
@@ -81,7 +81,7 @@ def serving_lines(
         lines.append(Line(""))
         for text in explain(computed, engine):
             lines += paragraph(text, width, "dim")
-        lines += paragraph(judged_text(), width, "dim")
+        lines += paragraph(describe_errors(), width, "dim")
     return lines
 
 
@@ -107,8 +107,3 @@ def explain(rows: Sequence[ServingRow], engine: Engine) -> list[str]:
 
 def _count_text(row: ServingRow) -> str:
     return str(row.concurrency) if row.running == row.concurrency else f"{row.concurrency} ({row.running})"
-
-
-def slowest_kind(parts: Mapping[str, float]) -> str:
-    """Return the kind of kernel that takes the most time."""
-    return max(parts, key=lambda kind: parts[kind]) if parts else ""

@@ -54,7 +54,7 @@ def test_steps_take_at_least_the_time_to_read_their_weights(name, config):
     spec = times.spec
     step = times.predict(Iteration(64, 2048))
     cached = 64 * 2048 * sum(group.count for group in decoder.layers if not group.window)
-    cached_bytes = 2 * cached * decoder.attention.cached_elements(8)
+    cached_bytes = 2 * cached * decoder.attention.count_cache_elements(8)
     dense_bytes = sum(
         group.count * 2 * decoder.hidden * decoder.attention.heads // 8 * decoder.attention.value_dim
         for group in decoder.layers
