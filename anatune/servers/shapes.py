@@ -217,7 +217,7 @@ def read_quantisation(config: dict[str, object], source: str) -> tuple[str, tupl
             rows, depth = (check_size(f"{source}: weight_block_size", size) for size in block)
             return "fp8_w8a8", (rows, depth), 0
         return "fp8_w8a8", None, 0
-    bits, group = _weight_bits(config)
+    bits, group = read_weight_bits(config)
     if method in ("gptq", "awq", "compressed-tensors") and bits in (4, 8) and isinstance(group, int) and group > 0:
         return f"int{bits}_w{bits}a16", None, check_size(f"{source}: group_size", group)
     raise SpaceError(
@@ -226,8 +226,8 @@ def read_quantisation(config: dict[str, object], source: str) -> tuple[str, tupl
     )
 
 
-def _weight_bits(config: dict[str, object]) -> tuple[object, object]:
-    """Return the bits of a weight and the weights that share a scale, from GPTQ, AWQ or compressed-tensors."""
+def read_weight_bits(config: dict[str, object]) -> tuple[object, object]:
+    """Return the bits of a weight and how many weights share a scale, from GPTQ, AWQ or compressed-tensors."""
     groups = config.get("config_groups")
     if isinstance(groups, dict) and groups:
         scheme = next(iter(groups.values()))

@@ -11,7 +11,15 @@ import msgspec
 from anatune.arguments import quote
 from anatune.decoding import from_json
 from anatune.errors import SpaceError
-from anatune.servers.shapes import EXPERTS, INTERMEDIATE, TOP_K, check_size, parse_config, read_quantisation
+from anatune.servers.shapes import (
+    EXPERTS,
+    INTERMEDIATE,
+    TOP_K,
+    check_size,
+    parse_config,
+    read_quantisation,
+    read_weight_bits,
+)
 
 PRECISIONS = ("bfloat16", "fp8", "fp8_block", "int8", "int4", "nvfp4", "mxfp4")
 """The number formats of weights. "fp8": 8-bit floats with a scale for each tensor; "fp8_block": with a scale for each
@@ -44,6 +52,11 @@ _TIED = ("gemma", "gemma2", "gemma3", "gemma3_text", "smollm3")
 """The model types whose embedding is also the last product, unless the file says otherwise."""
 _METHODS = {"auto": "bfloat16", "int4_w4a16": "int4", "int8_w8a16": "int8"}
 _MOST_LAYERS = 4096
+_FOUR_NORMS = ("gemma2", "gemma3", "gemma3_text")
+"""The model types that normalise what attention and the dense part add, too."""
+_ALL_HEADS = ("minimax_m2", "olmo2")
+"""The model types that normalise queries and keys over all heads. Source: the classes of Hugging Face's
+transformers."""
 _GEMMA_PATTERN = {"gemma2": 2, "gemma3": 6, "gemma3_text": 6}
 """Model types -> every so manieth layer sees all tokens, if the configuration does not list its layers."""
 
@@ -118,6 +131,12 @@ class Decoder(msgspec.Struct, frozen=True):
         The format of the weights, one of `PRECISIONS`.
     dense_precision : str
         The format of the weights outside the experts.
+    group : int
+        The number of integer weights that share a scale.
+    norms : int
+        The normalisations of the hidden state in a layer.
+    norms_all_heads : bool
+        Whether queries and keys are normalised over all heads, for which devices add up sums of squares.
     """
 
     name: str
@@ -128,6 +147,9 @@ class Decoder(msgspec.Struct, frozen=True):
     is_tied: bool
     precision: str
     dense_precision: str
+    group: int = 128
+    norms: int = 2
+    norms_all_heads: bool = False
 
     @property
     def num_layers(self) -> int:
@@ -229,6 +251,9 @@ def parse_decoder(text: bytes, source: str, precision: str | None = None, quanti
         is_tied,
         weights,
         "bfloat16" if has_experts and weights in _FEW_BITS else weights,
+        _read_group(quantised),
+        4 if kind in _FOUR_NORMS else 2,
+        kind in _ALL_HEADS,
     )
 
 
@@ -282,6 +307,12 @@ def _precision_of(quantised: object, source: str) -> str:
             f"{source}: the quantisation {quote(method)} is unknown; give --precision, one of {', '.join(PRECISIONS)}"
         ) from None
     return _METHODS.get(dtype) or ("fp8_block" if block else "fp8")
+
+
+def _read_group(quantised: object) -> int:
+    """Return the number of integer weights that share a scale; 128 where a file does not tell."""
+    group = read_weight_bits(quantised)[1] if isinstance(quantised, dict) else None
+    return group if isinstance(group, int) and group > 0 else 128
 
 
 def _read_float_format(config: Mapping[str, object]) -> str | None:

@@ -9,11 +9,11 @@ from anatune.errors import SpaceError
 from anatune.servers.serving.config import Decoder, LayerGroup
 
 WEIGHT_BYTES = {
-    "bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16,
+    "bfloat16": 2.0, "fp8": 1.0, "fp8_block": 1.0, "int8": 1.0, "int4": 0.5, "nvfp4": 0.5 + 1 / 16,
     "mxfp4": 0.5 + 1 / 32,
 }  # fmt: skip
-"""Precision -> bytes of a weight and its share of the scales. Scales of tensors and of 128 x 128 weights are neglected.
-Source: the formats in `anatune.core.workload.scaling`; int4 with groups of 128."""
+"""Precision -> bytes of a weight and its share of the scales. Scales of tensors and of 128 x 128 weights are neglected,
+and int4 has two bytes for each group. Source: the formats in `anatune.core.workload.scaling`."""
 
 
 class Parallelism(NamedTuple):
@@ -117,15 +117,15 @@ def expert_sizes(group: LayerGroup, division: Parallelism) -> tuple[int, int]:
 
 def weight_bytes(decoder: Decoder, division: Parallelism) -> float:
     """Return the bytes of a device's weights, with the embedding."""
-    total = 0.0
+    total, sizes = 0.0, {**WEIGHT_BYTES, "int4": WEIGHT_BYTES["int4"] + 2 / decoder.group}
     for group in decoder.layers:
-        layer = sum(p.n * p.k * WEIGHT_BYTES[p.precision] for p in list_products(decoder, group, division))
+        layer = sum(p.n * p.k * sizes[p.precision] for p in list_products(decoder, group, division))
         experts, inner = expert_sizes(group, division) if group.experts else (0, 0)
-        layer += 3.0 * experts * inner * decoder.hidden * WEIGHT_BYTES[decoder.precision]
+        layer += 3.0 * experts * inner * decoder.hidden * sizes[decoder.precision]
         total += group.count * layer
     head = head_product(decoder, division)
     tables = 1 if decoder.is_tied else 2
-    return total + tables * head.n * head.k * WEIGHT_BYTES[head.precision]
+    return total + tables * head.n * head.k * sizes[head.precision]
 
 
 def cache_bytes(decoder: Decoder, division: Parallelism, tokens: int, element_bytes: float) -> float:

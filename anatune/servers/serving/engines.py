@@ -27,9 +27,9 @@ class Engine(NamedTuple):
 
 IDEAL = Engine("an engine without a host", True, 0.0)
 ENGINES = {
-    "trtllm": Engine("TensorRT-LLM", True, 0.4e-3),
-    "vllm": Engine("vLLM", True, 1.7e-3),
-    "sglang": Engine("SGLang", False, 0.5e-3),
+    "trtllm": Engine("TensorRT-LLM", True, 0.6e-3),
+    "vllm": Engine("vLLM", True, 1.9e-3),
+    "sglang": Engine("SGLang", False, 0.8e-3),
 }
 """Word -> engine. The hosts' seconds were fitted to the odd half of published times of dense models on an H100
 (docs/bench/replay.servers.md)."""

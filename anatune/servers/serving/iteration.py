@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
+
+from scipy.special import ndtri
 
 from anatune.core.workload.access import FLOAT8_DTYPES
 from anatune.core.workload.nest import Workload
@@ -121,24 +124,37 @@ class IterationTimes:
     def _layer(self, group: LayerGroup, iteration: Iteration) -> Iterator[PredictedKernel]:
         decoder, rows, sizes = self.decoder, iteration.rows, self.decoder.attention
         heads = sizes.heads // self.division.tp
-        yield self._rows("norm", add_rms_norm(rows, decoder.hidden, _HALF), 2)
+        yield self._rows("norm", add_rms_norm(rows, decoder.hidden, _HALF), decoder.norms)
         for product in list_products(decoder, group, self.division):
             if product.name == "keys_values":
                 yield from self._latent_products(iteration, heads)
                 continue
+            if self._quantises(product):
+                yield self._rows("quantise", quantise_tensor(rows, product.k, f"{_HALF}:{self._float8}"), 1)
             yield self._product(product, rows)
+        if decoder.norms_all_heads:
+            yield self._rows("heads' norm", add_rms_norm(rows, heads * sizes.head_dim, _HALF), 1)
+            if self.division.tp > 1:
+                yield self._collective("all_reduce", 8.0 * rows, 1)
         rotated = heads + (1 if sizes.latent else -(-sizes.kv_heads // self.division.tp))
         yield self._rows("rotary", rotary(rows, rotated, sizes.rope_dim or sizes.head_dim, _HALF), 1)
         yield from self._attention(group, iteration, heads)
         if group.intermediate:
             yield self._rows("silu", silu_multiply(rows, group.intermediate // self.division.tp, _HALF), 1)
-        if decoder.dense_precision in _FLOAT8 and self._float8:
-            word = f"{_HALF}:{self._float8}"
-            yield self._rows("quantise", quantise_tensor(rows, heads * sizes.value_dim, word), 1)
         if group.experts:
             yield from self._experts(group, rows)
         if self.division.tp > 1:
             yield self._collective("all_reduce", 2.0 * rows * decoder.hidden, 2)
+
+    def _quantises(self, product: LayerProduct) -> bool:
+        """Return whether a kernel of its own quantises the rows that a product takes.
+
+        The activation quantises its results for "down". A norm does so with a scale for each tensor; scales of blocks
+        have their own kernel in vLLM, SGLang and TensorRT-LLM.
+        """
+        if not self._float8 or product.precision not in _FLOAT8 or product.name == "down":
+            return False
+        return product.precision == "fp8_block" or product.name == "output"
 
     def _rows(self, name: str, workload: Workload, count: int) -> PredictedKernel:
         return PredictedKernel("rows", name, self.times.predict(workload).time_s, count)
@@ -164,15 +180,15 @@ class IterationTimes:
                 return workload
             return scaled_matmul(rows, n, k, f"{_HALF}xint4", group=_group_of(k, 32))
         if precision in ("int4", "int8"):
-            return scaled_matmul(rows, n, k, f"{_HALF}x{precision}", group=_group_of(k))
+            return scaled_matmul(rows, n, k, f"{_HALF}x{precision}", group=_group_of(k, self.decoder.group))
         return matmul(rows, n, k, dtype=_HALF)
 
     def _experts(self, group: LayerGroup, rows: int) -> Iterator[PredictedKernel]:
         """Yield the two grouped products of a layer, and what sorts, activates and adds up its rows."""
         experts, inner = expert_sizes(group, self.division)
         tokens, top_k = rows, group.top_k
-        if self.division.ep > 1:  # this device has its share of the rows, each of them one token
-            tokens, top_k = max(1, round(rows * top_k / self.division.ep)), 1
+        if self.division.ep > 1:  # each row of the device with the most rows is one token
+            tokens, top_k = _count_most_rows(rows * top_k, self.division.ep), 1
         hidden = self.decoder.hidden
         word, scales, run = self._expert_format(hidden, inner)
         padded = -(-inner // _PADDED) * _PADDED if word in ("nvfp4", "mxfp4") else inner
@@ -197,8 +213,12 @@ class IterationTimes:
                 return precision, "tensor", 0
             return few, "tensor", _group_of(hidden, inner, 32)
         if precision == "int4":
-            return few, "tensor", _group_of(hidden, inner)
-        return (f"{_HALF}xint8", "tensor", _group_of(hidden, inner)) if precision == "int8" else (_HALF, "tensor", 0)
+            return few, "tensor", _group_of(hidden, inner, self.decoder.group)
+        return (
+            (f"{_HALF}xint8", "tensor", _group_of(hidden, inner, self.decoder.group))
+            if precision == "int8"
+            else (_HALF, "tensor", 0)
+        )
 
     def _attention(self, group: LayerGroup, iteration: Iteration, heads: int) -> Iterator[PredictedKernel]:
         sizes = self.decoder.attention
@@ -253,6 +273,17 @@ class IterationTimes:
         flop = 2.0 * tokens * heads * (2 * sizes.latent + sizes.rope_dim)
         read_s = tokens * (sizes.latent + sizes.rope_dim) * element / dram
         return max(read_s, flop / rate) + 2.0 * self.spec.launch.overhead_s
+
+
+def _count_most_rows(rows: int, devices: int) -> int:
+    """Return the expected rows of the device that has the most, if a random device takes each.
+
+    The mean plus the expected maximum of `devices` normal variables. Source: Blom, Statistical Estimates and
+    Transformed Beta-Variables, 1958.
+    """
+    mean = rows / devices
+    most = mean + float(ndtri((devices - 0.375) / (devices + 0.25))) * math.sqrt(mean * (1.0 - 1.0 / devices))
+    return min(rows, max(1, round(most)))
 
 
 def _group_of(*sizes: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from anatune.servers.serving.config import Decoder
 
-_ERRORS = {"dense": {"h100_sxm": 9}, "experts": {"b200": 16, "h100_sxm": 22, "h200": 20}}
+_ERRORS = {"dense": {"h100_sxm": 9}, "experts": {"b200": 15, "h100_sxm": 11, "h200": 22}}
 """Family -> device -> median error of the time per output token, in percent. Source: docs/bench/replay.servers.md."""
 NOT_COMPARED = "not compared"
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import NamedTuple, cast
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,11 @@ from anatune.core.hardware.spec import GpuSpec
 from anatune.core.workload.nest import Workload
 from anatune.errors import SpaceError, SpecError
 from anatune.templates import make_model
-from anatune.templates.triton.model import TileModel
+from anatune.templates.triton.constants import CONSTANTS
+from anatune.templates.triton.grouped.model import GroupedModel
+from anatune.templates.triton.grouped.needs import Scaling
+from anatune.templates.triton.model import WARM_CONSTANTS, TileModel
+from anatune.templates.triton.tiles import Tiles
 
 _WINNERS = {
     "m.tile": (16, 32, 64, 128, 256),
@@ -37,6 +43,22 @@ class KernelTime(NamedTuple):
 
     time_s: float
     bound_by: str
+
+
+class EngineModel(GroupedModel):
+    """The model of engines' kernels whose weights of few bits are converted: fewer instructions, beside the products.
+
+    Weights lie in the order in which matrix units take them. Two instructions convert one: 8 weights of a word are
+    extracted by masks and shifts, and multiplied with their scale in pairs. So 16 of 32 lanes convert one per cycle.
+    Source: the conversions of vLLM's Marlin kernels (dequant.h) and of Triton's upcast of mxfp4.
+    """
+
+    constants = msgspec.structs.replace(
+        WARM_CONSTANTS, converted_per_warp=16.0, overlap_converted=CONSTANTS.overlap_latency
+    )
+
+    def _scaling_of(self, tiles: Tiles) -> Scaling:
+        return replace(super()._scaling_of(tiles), slots=np.zeros(len(tiles)))
 
 
 class KernelTimes:
@@ -78,7 +100,12 @@ class KernelTimes:
         return self._runnable[key]
 
     def _rank(self, workload: Workload) -> KernelTime:
-        model = cast("TileModel", make_model(workload, self.spec, "triton"))
+        has_few_bits = "xint" in str(dict(workload.attributes).get("dtype", ""))
+        model = (
+            EngineModel(workload, self.spec)
+            if has_few_bits
+            else cast("TileModel", make_model(workload, self.spec, "triton"))
+        )
         space = model.space
         if space.size <= _SMALL:
             points = space.points_at(np.arange(space.size))

@@ -12,7 +12,7 @@ from anatune.core.workload.routing import parse_routing
 from anatune.core.workload.scaling import SIDE
 from anatune.templates.base.model import Floats, Points
 from anatune.templates.gpu.io_bound import chip_bytes, sm_bytes
-from anatune.templates.triton.grouped.needs import scaling_of
+from anatune.templates.triton.grouped.needs import Scaling, scaling_of
 from anatune.templates.triton.grouped.problem import GroupedProblem
 from anatune.templates.triton.grouped.rules import PROMOTED_DEPTH, dot_type
 from anatune.templates.triton.grouped.space import GroupedSpace
@@ -44,6 +44,7 @@ class GroupedModel(TritonModel):
     """
 
     space: GroupedSpace
+    constants = WARM_CONSTANTS
 
     def _set_up(self, accuracy: str) -> None:
         self.space = GroupedSpace(self.workload, self.hardware, self._is_legal)
@@ -70,12 +71,15 @@ class GroupedModel(TritonModel):
         of_scales = (read for read in self.workload.reads if read.tensor.endswith(("_scales", "_zeros")))
         self._scale_bytes = sum(read.num_bytes * (share if read.tensor[0] == "w" else 1.0) for read in of_scales)
 
+    def _scaling_of(self, tiles: Tiles) -> Scaling:
+        return scaling_of(self._scaled_product, self._scale_bytes, tiles, self.hardware)
+
     def _scores_of(self, tiles: Tiles, compiled: Floats | None) -> TileScores:
-        scaling = scaling_of(self._scaled_product, self._scale_bytes, tiles, self.hardware)
+        scaling = self._scaling_of(tiles)
         tiles = replace(tiles, block_k=tiles.block_k // self._pairs)
         if not self._scaled and loses_sums_of(self.problem.dtype, self.hardware):
             tiles = replace(tiles, promote=np.minimum(tiles.block_k, PROMOTED_DEPTH))
-        spec, constants = self.hardware, WARM_CONSTANTS
+        spec, constants = self.hardware, self.constants
         if self._grouped is not None:
             return score_grouped(
                 self._grouped, tiles, spec, cold=True, compiled=compiled, kernel=scaling, constants=constants

@@ -28,6 +28,12 @@ MIXTRAL = {
     "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000, "num_local_experts": 8,
     "num_experts_per_tok": 2, "sliding_window": None,
 }  # fmt: skip
+MINIMAX = {
+    "model_type": "minimax_m2", "hidden_size": 3072, "intermediate_size": 1536, "num_hidden_layers": 62,
+    "num_attention_heads": 48, "num_key_value_heads": 8, "head_dim": 128, "vocab_size": 200064,
+    "num_local_experts": 256, "num_experts_per_tok": 8,
+    "quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]},
+}  # fmt: skip
 GEMMA = {
     "model_type": "gemma3",
     "text_config": {

@@ -83,6 +83,18 @@ def test_files_of_many_kinds_tell_the_format_of_weights(tmp_path):
     assert read_decoder(tmp_path, "bfloat16").precision == "bfloat16"
 
 
+def test_smaller_groups_of_integers_have_more_scales():
+    def bytes_of(**quantised):
+        decoder = parse_decoder(
+            text_of(LLAMA, quantization_config={"quant_method": "awq", "bits": 4, **quantised}), "a"
+        )
+        return weight_bytes(decoder, Parallelism())
+
+    assert bytes_of(group_size=32) > bytes_of(group_size=128) == bytes_of(group_size=128, version="gemm")
+    asked = parse_decoder(text_of(LLAMA, quantization_config={"group_size": "x"}), "a", "int4")
+    assert asked.group == 128
+
+
 def test_what_files_leave_out_is_as_in_their_classes():
     gemma = {key: GEMMA["text_config"][key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers")}
     sizes = decoder_of({"model_type": "gemma3", "text_config": gemma}).attention

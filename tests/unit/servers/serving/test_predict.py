@@ -3,19 +3,22 @@
 import itertools
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import anatune
+from anatune.core.workload.operators.scaled import grouped_matmul
 from anatune.errors import SpaceError, SpecError, UnknownNameError
 from anatune.servers.serving.config import parse_decoder
 from anatune.servers.serving.division import Parallelism
 from anatune.servers.serving.engines import ENGINES, find_engine
-from anatune.servers.serving.iteration import Iteration, IterationTimes, PredictedKernel
+from anatune.servers.serving.iteration import Iteration, IterationTimes, PredictedKernel, _count_most_rows
 from anatune.servers.serving.load import ServerLoad, steady_times
 from anatune.servers.serving.times import KernelTimes
-from tests.unit.servers.serving.models import DEEPSEEK, GPT_OSS, LLAMA, MIXTRAL, text_of, write_config
+from anatune.templates import make_model
+from tests.unit.servers.serving.models import DEEPSEEK, GEMMA, GPT_OSS, LLAMA, MINIMAX, MIXTRAL, text_of, write_config
 from tests.wording import check_texts, refuses
 
 KERNELS = {name: KernelTimes(anatune.hardware(name)) for name in ("h100_sxm", "b200", "a100_sxm", "mi300x")}
@@ -78,6 +81,42 @@ def test_the_tiles_that_are_tried_hold_nearly_the_best():
     assert min(losses) > -1e-9
     assert sum(losses) / len(losses) < 0.02
     assert max(losses) < 0.25
+
+
+def test_engines_convert_weights_of_few_bits_beside_the_products():
+    """On a device without products of 4-bit weights, few rows take little longer than the bytes of the weights."""
+    for tokens in (32, 128):
+        workload = grouped_matmul(tokens, 128, 4, 5760, 2880, "bfloat16xint4", "tensor", 32)
+        ours = make_model(workload, KERNELS["h100_sxm"].spec, "triton")
+        engine_s = KERNELS["h100_sxm"].predict(workload).time_s
+        assert engine_s < 0.8 * ours.times(ours.space.points_at(range(0, ours.space.size, 7)))[0].min()
+        assert engine_s > workload.compulsory_bytes * 0.6 / KERNELS["h100_sxm"].spec.dram.bandwidth_bytes_per_s
+
+
+@given(rows=st.integers(1, 10_000), devices=st.sampled_from([2, 4, 8]))
+def test_the_busiest_device_has_more_than_its_share(rows, devices):
+    counts = np.random.default_rng(0).multinomial(rows, np.full(devices, 1 / devices), 300).max(axis=1)
+    assert _count_most_rows(rows, devices) == pytest.approx(counts.mean(), rel=0.08, abs=0.7)
+
+
+def test_layers_have_the_kernels_of_their_models():
+    launches = {}
+    for name, config, tp in (
+        ("gemma", GEMMA, 1),
+        ("llama", LLAMA, 2),
+        ("minimax", MINIMAX, 2),
+        ("deepseek", DEEPSEEK, 2),
+    ):
+        times = IterationTimes(parse_decoder(text_of(config), name), Parallelism(tp), KERNELS["h100_sxm"])
+        calls = times.predict(Iteration(8, 100))
+        names = {call.name for call in calls}
+        layers = times.decoder.num_layers
+        launches[name] = {each: sum(c.launches for c in calls if c.name == each) / layers for each in names}
+    assert (launches["gemma"]["norm"], launches["llama"]["norm"]) == (4, 2)
+    assert (launches["minimax"]["all_reduce"], launches["llama"]["all_reduce"]) == (3, 2)
+    assert launches["minimax"]["heads' norm"] == 1
+    assert launches["deepseek"]["quantise"] == 4
+    assert not {"heads' norm", "quantise"} & set(launches["llama"])
 
 
 def test_prompts_that_wait_are_read_together():
