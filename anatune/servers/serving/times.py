@@ -145,12 +145,13 @@ def _list_coordinates(model: TileModel) -> NDArray[np.int64]:
 
 def _list_near(best: NDArray[np.int64], radices: Sequence[int]) -> NDArray[np.int64]:
     """Return the coordinates that differ from the best ones in at most two places."""
-    only = [np.array([number]) for number in best.tolist()]
-    whole = [np.arange(radix) for radix in radices]
-    pairs = itertools.combinations(range(len(only)), 2)
-    return np.concatenate(
-        [_product([whole[i] if i in pair else kept for i, kept in enumerate(only)]) for pair in pairs]
-    )
+    near = []
+    for i, j in itertools.combinations(range(len(best)), 2):
+        coordinates = np.tile(best, (radices[i] * radices[j], 1))
+        coordinates[:, i] = np.repeat(np.arange(radices[i]), radices[j])
+        coordinates[:, j] = np.tile(np.arange(radices[j]), radices[i])
+        near.append(coordinates)
+    return np.concatenate(near)
 
 
 def _product(lists: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
