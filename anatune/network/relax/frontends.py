@@ -127,8 +127,9 @@ def import_model(
     requested = _Request(parse_ranges(sizes), state)
     kinds = {f"{kind.__module__.partition('.')[0]}.{kind.__name__}" for kind in type(model).__mro__}
     if dynamic_shapes is not None and "torch.Module" not in kinds:
+        name = str(model) if isinstance(model, str | os.PathLike) else quote(model)
         raise WorkloadError(
-            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for the varying dimensions of {quote(model)}"
+            f"compile: dynamic_shapes is for a torch.nn.Module; give sizes for the varying dimensions of {name}"
         )
     if isinstance(model, str | os.PathLike):
         path = Path(model)

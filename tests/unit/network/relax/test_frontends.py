@@ -189,11 +189,11 @@ def test_example_inputs_that_are_no_arrays(path, example):
 _READ = """
 import logging, sys
 from pathlib import Path
-from anatune.network.relax.frontends import imported
+from anatune.network.relax.frontends import import_model
 from anatune.errors import WorkloadError
 for path in sys.argv[1:]:
     try:
-        imported(path)
+        import_model(path)
     except WorkloadError as error:
         print(error)
 logging.getLogger("torch.export").warning("heard again")

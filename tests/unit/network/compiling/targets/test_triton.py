@@ -254,7 +254,7 @@ def test_kernels_of_a_model_that_takes_long_are_checked_for_less_work(monkeypatc
     own = written(model, (torch.randn(600, 512),), check=True)
     assert own.summary.check is None
     assert 0 < own.summary.emulated < 1e-2
-    assert "right in Triton's interpreter at smaller sizes" in own.report()
+    assert "run in Triton's interpreter at smaller sizes" in " ".join(own.report().split())
 
 
 def test_it_is_saved_and_loaded(transformer, tmp_path):

@@ -101,8 +101,8 @@ def test_all_that_is_refused_is_named_with_its_place():
         graph_of_program(program, "Model")
     said = str(caught.value)
     assert said.startswith(
-        "Model cannot be read: it does not know lgamma.default (node lgamma in 0 and 1 more), digamma.default (node "
-        "digamma in 0); export the model with other operators, or run it by torch.compile"
+        "Model cannot be read: anatune cannot read lgamma.default (node lgamma in 0 and 1 more), digamma.default (node "
+        "digamma in 0); export the model with other operators, or run it with torch.compile"
     )
     assert "rand.default (node rand in 0) draws random numbers" in said
     assert "\n" not in said
