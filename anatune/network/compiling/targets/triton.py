@@ -49,6 +49,7 @@ from anatune.network.graph.passes.rows import expand_rows
 from anatune.network.graph.passes.simplify import simplify, source_of
 from anatune.network.graph.products import make_workload, workload_of
 from anatune.network.graph.summary import ModelSummary, byte_count
+from anatune.network.relax.device.depthwise import is_taken, plan_depthwise
 from anatune.network.relax.device.ir import NoSourceError
 from anatune.network.relax.device.lowering import DeviceCall, LoweredModel, PlannedCall, lower_graph
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
@@ -98,7 +99,7 @@ class _TritonPlanner:
         written = {source_of(value) for value in graph.outputs} | routing_products(graph)
         for node in graph.nodes():
             workload, offsets = self.workload(node, is_output=node in written)
-            if workload is not None:
+            if workload is not None and not is_taken(workload):
                 kernels.setdefault((workload, offsets), []).append(node)
         choices = self._choose(list(dict.fromkeys(workload for workload, _ in kernels)))
         planned = []
@@ -333,15 +334,19 @@ class TritonTarget(ModelTarget):
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
             calls[kernel.name] = PlannedCall(program, names, offsets or (0,) * len(names))
-        self._add_others(planned.graph, stubs, calls)
+        self._add_others(planned.graph, _planner_of(planned), stubs, calls)
         graph, count = planned.graph, len(planned.state)
         lowered = lower_graph(graph, stubs, calls, planned.precision, self.hardware, self.target, count)
         self._check_memory(graph, lowered)
         return lowered, stubs
 
-    def _add_others(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]) -> None:
-        """Add kernels that are not planned: products that no template takes, cache rows, scans, experts' routing."""
+    def _add_others(
+        self, graph: Graph, planner: _TritonPlanner, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]
+    ) -> None:
+        """Add kernels that are not planned: depthwise and refused products, cache rows, scans, experts' routing."""
         kernels: dict[Workload, ModelKernel] = {}
+        depthwise: dict[Workload, str] = {}
+        written = {source_of(value) for value in graph.outputs}
         for node in graph.nodes():
             if node.op == PUT:
                 stubs[node] = make_put(f"put_{len(stubs)}", node)
@@ -353,6 +358,11 @@ class TritonTarget(ModelTarget):
                 stubs[node] = make_stub(route.program.kernels[0].name, node, "route")
                 calls[stubs[node].name] = route
             if node.op in PRODUCTS and node not in stubs:
+                workload, _ = planner.workload(node, is_output=node in written)
+                if workload is not None and is_taken(workload):
+                    name = depthwise.setdefault(workload, f"anatune_depthwise_{len(depthwise)}_{workload.operator}")
+                    stubs[node], calls[name] = make_stub(name, node, "depthwise"), plan_depthwise(workload)
+                    continue
                 workload = workload_of(node)
                 if workload not in kernels:
                     kernels[workload] = make_product(f"{workload.operator}_{len(kernels)}", workload)
