@@ -39,7 +39,7 @@ from anatune.network.compiling.targets.smaller import shrink_schedule
 from anatune.network.graph.experts.passes import header_size, routing_products
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph, Node, TensorType, Value, rewrite_graph, tensor_type
-from anatune.network.graph.operators import ATTENTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
+from anatune.network.graph.operators import ATTENTION, CONVOLUTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
 from anatune.network.graph.passes.attention import attention_of, fuse_attention, replace_mask
 from anatune.network.graph.passes.layouts import apply_layout, choose_order
 from anatune.network.graph.passes.order import MATRIX_UNITS, run_passes
@@ -94,7 +94,7 @@ class _TritonPlanner:
         graph = join_products(graph, takes_columns=True)
         if self.request.precision == FP8:
             graph = use_float8(graph, self.hardware, self._inner_workload, self._predict_times)
-        graph = simplify(expand_rows(rewrite_graph(graph, self._unfuse_if_refused)))
+        graph = simplify(expand_rows(rewrite_graph(graph, self._unfuse)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {source_of(value) for value in graph.outputs} | routing_products(graph)
         for node in graph.nodes():
@@ -116,9 +116,13 @@ class _TritonPlanner:
         """Return the predicted times of the first choices for workloads, s."""
         return {workload: choice[1].time_s for workload, choice in self._choose(workloads).items()}
 
-    def _unfuse_if_refused(self, node: Node) -> Value:
-        """Return a node, without its epilogue if no template takes it with one."""
-        return unfuse(node) if node.op in PRODUCTS and self._inner_workload(node) is None else node
+    def _unfuse(self, node: Node) -> Value:
+        """Return a node, without its epilogue if no template takes it with one, or as libraries compute it."""
+        if node.op not in PRODUCTS or not node.attributes.get("epilogue"):
+            return node
+        if self.request.fuses and self._inner_workload(node) is not None:
+            return node
+        return unfuse(node, keeps_bias=not self.request.fuses and node.op != CONVOLUTION)
 
     def workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
         """Return a node's workload and the offsets of its operands; None if no template takes it."""
