@@ -149,6 +149,8 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     ----------
     threads, accuracy, precision, check, fallback
         As `anatune.compile`.
+    fuses : bool
+        As `fused` of `anatune.compare`.
     measuring : MeasuringOptions
     quantising : Int8Options
     listeners : Listeners
@@ -164,6 +166,7 @@ class CompileRequest(msgspec.Struct, frozen=True, kw_only=True):
     precision: str | None = None
     check: bool | None = None
     fallback: str | None = None
+    fuses: bool = True
     measuring: MeasuringOptions = MeasuringOptions()
     quantising: Int8Options = Int8Options()
     listeners: Listeners = Listeners()

@@ -57,6 +57,11 @@ class Constants(msgspec.Struct, frozen=True):
     """Instructions per warp and stage for the loop, ring index, barrier and addresses."""
     copy_instructions: float = 3.0
     """Instructions of an asynchronous copy and of the additions to its two addresses."""
+    guard_instructions: float = 7.0
+    """Instructions of a copy for each dimension in which its position may lie outside: position, two comparisons,
+    selection of the size, and part of an address that is made anew in each stage. Source: loops of Triton 3.9's code
+    for sm_89: convolutions of 3x3 have 14.5 and 15 instructions a copy more than products with the same tile, those of
+    24 channels a group 22."""
     step_cycles: float = 40.0
     """Cycles of a stage for barrier and drain, which only other blocks hide."""
     block_cycles: float = 270.0

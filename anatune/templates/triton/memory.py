@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -101,16 +102,28 @@ def fill_bytes(problem: MatmulProblem, rows: Floats, columns: Floats, depth: Flo
     """Return the bytes of the sectors that one stage of a block takes from L2. Padding is not fetched."""
     left_bytes, right_bytes = float(problem.element_bytes), float(problem.right_element_bytes)
 
-    def sectors(length: Floats, pitch: int, element: float) -> Floats:
+    def sectors(length: Floats, pitch: int, element: float, run: int) -> Floats:
+        if run:  # runs begin at multiples of their common divisor with a sector
+            parts: Floats = np.maximum(1.0, length / run) * _run_bytes(np.minimum(length, run), run, element)
+            return parts
         astray = 0.0 if pitch * element % _SECTOR == 0 else 1.0
         whole: Floats = (np.ceil(length * element / _SECTOR) + astray) * _SECTOR
         return whole
 
     along_k = problem.a_along_k
-    left = rows * sectors(depth, problem.k, left_bytes) if along_k else depth * sectors(rows, problem.m, left_bytes)
+    first, second = problem.runs
+    if along_k:
+        left = rows * sectors(depth, problem.k, left_bytes, first)
+    else:
+        left = depth * sectors(rows, problem.m, left_bytes, first)
     if problem.b_along_n:
-        return left + depth * sectors(columns, problem.n, right_bytes)
-    return left + columns * sectors(depth, problem.k, right_bytes)
+        return left + depth * sectors(columns, problem.n, right_bytes, second)
+    return left + columns * sectors(depth, problem.k, right_bytes, second)
+
+
+def _run_bytes(length: Floats | float, run: int, element: float) -> Floats | float:
+    """Return the average bytes of the sectors that hold `length` elements of a run."""
+    return length * element + _SECTOR - math.gcd(int(_SECTOR), int(run * element))
 
 
 def _dram_bytes(
@@ -118,10 +131,10 @@ def _dram_bytes(
 ) -> Floats:
     """Return the bytes of the operands that cross the DRAM boundary, for blocks in groups of `group_m` rows."""
     half = 0.5 * spec.l2.size_bytes
-    run = tiles.block_k if problem.a_along_k else tiles.block_m
+    run = _run(tiles.block_k if problem.a_along_k else tiles.block_m, problem.runs[0])
     elements = problem.touched[0] or problem.m * problem.k
     left = elements * problem.element_bytes * _pieces(run, problem.element_bytes, pieces)
-    run = tiles.block_n if problem.b_along_n else tiles.block_k
+    run = _run(tiles.block_n if problem.b_along_n else tiles.block_k, problem.runs[1])
     elements = problem.touched[1] or problem.n * problem.k
     right = elements * problem.right_element_bytes * _pieces(run, problem.right_element_bytes, pieces)
     depth_bytes = problem.k * problem.element_bytes / tiles.split_k
@@ -133,6 +146,11 @@ def _dram_bytes(
     more = left * (np.maximum(1.0, grid.columns / columns_at_once) - 1.0)
     once = left + right + again + np.where((left >= half) & (strip >= half), more, 0.0)
     return problem.batch * once
+
+
+def _run(length: NDArray[np.int64], run: int) -> NDArray[np.int64]:
+    """Return the neighbouring elements that a stage reads of a row. `run`: see `MatmulProblem.runs`."""
+    return np.minimum(length, run) if run else length
 
 
 def _pieces(run: NDArray[np.int64], element: float, pieces: float) -> Floats:

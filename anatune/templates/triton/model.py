@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import GpuSpec
+from anatune.core.workload.implicit_gemm import GemmOperand, pattern_of
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.templates.base.composition import Composition, Lane
 from anatune.templates.base.model import Columns, Floats, Points, Rule
@@ -180,4 +181,13 @@ def problem_of(space: TritonSpace) -> MatmulProblem:
         a_along_k=gemm.left.along_k,
         b_along_n=not gemm.right.along_k,
         epilogue_bytes=sum(access.num_bytes for access in workload.epilogue_reads),
+        runs=(_run_of(space, gemm.left), _run_of(space, gemm.right)),
+        guards=(sum(gemm.left.guarded), sum(gemm.right.guarded)),
     )
+
+
+def _run_of(space: TritonSpace, operand: GemmOperand) -> int:
+    """Return the elements of a fetched row that lie next to each other; 0 if those of the whole row do."""
+    gemm, index = space.gemm, "k" if operand.along_k else operand.rows
+    run, step = pattern_of(operand.access, gemm.axes(index), space.workload)
+    return 0 if run == gemm.extents[index] and step <= 1 else run if step == 1 else 1

@@ -51,6 +51,11 @@ class MatmulProblem(msgspec.Struct, frozen=True):
         a convolution overlap. 0: as many.
     epilogue_bytes : int
         Bytes of the operands that the epilogues of all products read, such as a residual.
+    runs : (int, int)
+        Neighbouring elements in memory along a fetched row of the left and of the right operand; windows and groups of
+        a convolution have shorter ones than rows. 0: as long as the row.
+    guards : (int, int)
+        Dimensions of the left and of the right operand in which windows reach beyond it.
 
     Raises
     ------
@@ -70,6 +75,8 @@ class MatmulProblem(msgspec.Struct, frozen=True):
     atomic: bool = True
     touched: tuple[int, int] = (0, 0)
     epilogue_bytes: int = 0
+    runs: tuple[int, int] = (0, 0)
+    guards: tuple[int, int] = (0, 0)
 
     def __post_init__(self) -> None:
         for name in ("m", "n", "k", "batch"):

@@ -213,17 +213,23 @@ def _copies(
     """Return (instructions of the copies of a stage, bytes that they write, whether they are asynchronous)."""
     run_m = (t.k if problem.a_along_k else t.m) * problem.element_bytes
     run_n = (t.n if problem.b_along_n else t.k) * problem.right_element_bytes
+    first, second = problem.runs
+    run_m = np.minimum(run_m, first * problem.element_bytes) if first else run_m
+    run_n = np.minimum(run_n, second * problem.right_element_bytes) if second else run_n
     copied = t.left * np.maximum(1.0, _LINES / run_m) + t.right * np.maximum(1.0, _LINES / run_n)
-    width_m = _copy_width(problem.k if problem.a_along_k else problem.m, problem.element_bytes)
-    width_n = _copy_width(problem.n if problem.b_along_n else problem.k, problem.right_element_bytes)
+    width_m = _copy_width(first or (problem.k if problem.a_along_k else problem.m), problem.element_bytes)
+    width_n = _copy_width(second or (problem.n if problem.b_along_n else problem.k), problem.right_element_bytes)
     lanes = spec.compute.warp_size
-    copies = np.maximum(t.warps, t.left / width_m / lanes) + np.maximum(t.warps, t.right / width_n / lanes)
+    copies_m, copies_n = (np.maximum(t.warps, t.left / width_m / lanes), np.maximum(t.warps, t.right / width_n / lanes))
+    copies = copies_m + copies_n
+    guarded = constants.guard_instructions * (copies_m * problem.guards[0] + copies_n * problem.guards[1])
     capability = spec.compute_capability or 0.0
     by_engine = capability >= LEAST_CAPABILITY or spec.arch == cdna.DIRECT_ARCH
     direct = np.full(len(t.m), by_engine and min(width_m, width_n) >= 4)
     # before gfx950, CDNA keeps the next stage in registers (`cdna.registers`), and its waves store it
     asynchronous = direct | (spec.arch in cdna.ARCHS)
-    return copies * (constants.copy_instructions + np.where(direct, 0.0, 2.0)), copied, asynchronous
+    slots = copies * (constants.copy_instructions + np.where(direct, 0.0, 2.0)) + guarded
+    return slots, copied, asynchronous
 
 
 def _pointer_registers(problem: MatmulProblem, t: _TileFloats) -> Floats:
@@ -233,8 +239,8 @@ def _pointer_registers(problem: MatmulProblem, t: _TileFloats) -> Floats:
     """
     total = np.zeros(len(t.m))
     for loaded, pitch, element in (
-        (t.left, problem.k if problem.a_along_k else problem.m, problem.element_bytes),
-        (t.right, problem.n if problem.b_along_n else problem.k, problem.right_element_bytes),
+        (t.left, problem.runs[0] or (problem.k if problem.a_along_k else problem.m), problem.element_bytes),
+        (t.right, problem.runs[1] or (problem.n if problem.b_along_n else problem.k), problem.right_element_bytes),
     ):
         width = _copy_width(pitch, element)
         each = 2.0 + (1.0 if width < 4 else 0.0)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from anatune.arguments import check_flag
 from anatune.core.accuracy import STANDARD
 from anatune.core.hardware.spec import HardwareSpec
 from anatune.errors import SpaceError
@@ -42,6 +43,7 @@ def compare(
     ranks: int = 1,
     rank_plan: Mapping[str, str] | None = None,
     link_bytes_per_s: float | None = None,
+    fused: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[ModelSummary]:
     """Predict a model on several GPUs and CPUs: kernels are planned for each of them, and nothing is compiled.
@@ -68,6 +70,9 @@ def compare(
         ``tp_plan``.
     link_bytes_per_s : float, optional
         Bytes per second that a device sends to the others.
+    fused : bool
+        Whether GPU kernels of products and convolutions compute the steps behind them. Those that PyTorch calls do not,
+        but for the bias of a product: False predicts its division, in which Inductor joins the steps to kernels.
     progress : callable, optional
         Called with (predictions made, predictions to make).
 
@@ -98,7 +103,9 @@ def compare(
         exchange = (OperatorSummary(f"{sent.num_bytes} bytes sent to other ranks", sent.number, time_s),)
     source = import_model(model, example_inputs, sizes, dynamic_shapes, state).widen()
     points = _points(source)
-    request = CompileRequest(threads=threads, precision=precision, accuracy=accuracy)
+    request = CompileRequest(
+        threads=threads, precision=precision, accuracy=accuracy, fuses=check_flag("compare: fused", fused)
+    )
     has_cpus = any(device.kind == "cpu" for device in devices)
     summaries: list[ModelSummary] = []
     for size_ranges, point_source in points:

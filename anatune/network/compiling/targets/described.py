@@ -31,9 +31,11 @@ def summary_of(
     for call in lowered.calls:
         if call.name in named:
             continue
-        num_bytes = call.rest.num_bytes if call.rest else sum(one.num_bytes for one in call.regions.values())
         rows[call.name] += 1
-        call_s = streaming_s(hardware, num_bytes, call.rest.flop if call.rest else 0)
+        if call.rest:
+            call_s = streaming_s(hardware, call.rest.num_bytes, call.rest.flop, call.rest.cached_bytes)
+        else:
+            call_s = streaming_s(hardware, sum(one.num_bytes for one in call.regions.values()))
         seconds[call.name] = seconds.get(call.name, 0.0) + call_s
     inputs, outputs, initial = (inputs_of(planned.graph), outputs_of(planned.graph), state_places(planned, lowered))
     return ModelSummary(

@@ -39,7 +39,7 @@ from anatune.network.compiling.targets.smaller import shrink_schedule
 from anatune.network.graph.experts.passes import header_size, routing_products
 from anatune.network.graph.integers.scaled import has_integers
 from anatune.network.graph.nodes import HALVES, Graph, Node, TensorType, Value, rewrite_graph, tensor_type
-from anatune.network.graph.operators import ATTENTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
+from anatune.network.graph.operators import ATTENTION, CONVOLUTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
 from anatune.network.graph.passes.attention import attention_of, fuse_attention, replace_mask
 from anatune.network.graph.passes.layouts import apply_layout, choose_order
 from anatune.network.graph.passes.order import MATRIX_UNITS, run_passes
@@ -49,6 +49,7 @@ from anatune.network.graph.passes.rows import expand_rows
 from anatune.network.graph.passes.simplify import simplify, source_of
 from anatune.network.graph.products import make_workload, workload_of
 from anatune.network.graph.summary import ModelSummary, byte_count
+from anatune.network.relax.device.depthwise import is_taken, plan_depthwise
 from anatune.network.relax.device.ir import NoSourceError
 from anatune.network.relax.device.lowering import DeviceCall, LoweredModel, PlannedCall, lower_graph
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
@@ -93,12 +94,12 @@ class _TritonPlanner:
         graph = join_products(graph, takes_columns=True)
         if self.request.precision == FP8:
             graph = use_float8(graph, self.hardware, self._inner_workload, self._predict_times)
-        graph = simplify(expand_rows(rewrite_graph(graph, self._unfuse_if_refused)))
+        graph = simplify(expand_rows(rewrite_graph(graph, self._unfuse)))
         kernels: dict[tuple[Workload, tuple[int, ...]], list[Node]] = {}
         written = {source_of(value) for value in graph.outputs} | routing_products(graph)
         for node in graph.nodes():
             workload, offsets = self.workload(node, is_output=node in written)
-            if workload is not None:
+            if workload is not None and not is_taken(workload):
                 kernels.setdefault((workload, offsets), []).append(node)
         choices = self._choose(list(dict.fromkeys(workload for workload, _ in kernels)))
         planned = []
@@ -115,9 +116,13 @@ class _TritonPlanner:
         """Return the predicted times of the first choices for workloads, s."""
         return {workload: choice[1].time_s for workload, choice in self._choose(workloads).items()}
 
-    def _unfuse_if_refused(self, node: Node) -> Value:
-        """Return a node, without its epilogue if no template takes it with one."""
-        return unfuse(node) if node.op in PRODUCTS and self._inner_workload(node) is None else node
+    def _unfuse(self, node: Node) -> Value:
+        """Return a node, without its epilogue if no template takes it with one, or as libraries compute it."""
+        if node.op not in PRODUCTS or not node.attributes.get("epilogue"):
+            return node
+        if self.request.fuses and self._inner_workload(node) is not None:
+            return node
+        return unfuse(node, keeps_bias=not self.request.fuses and node.op != CONVOLUTION)
 
     def workload(self, node: Node, *, is_output: bool) -> tuple[Workload | None, tuple[int, ...]]:
         """Return a node's workload and the offsets of its operands; None if no template takes it."""
@@ -333,15 +338,19 @@ class TritonTarget(ModelTarget):
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
             calls[kernel.name] = PlannedCall(program, names, offsets or (0,) * len(names))
-        self._add_others(planned.graph, stubs, calls)
+        self._add_others(planned.graph, _planner_of(planned), stubs, calls)
         graph, count = planned.graph, len(planned.state)
         lowered = lower_graph(graph, stubs, calls, planned.precision, self.hardware, self.target, count)
         self._check_memory(graph, lowered)
         return lowered, stubs
 
-    def _add_others(self, graph: Graph, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]) -> None:
-        """Add kernels that are not planned: products that no template takes, cache rows, scans, experts' routing."""
+    def _add_others(
+        self, graph: Graph, planner: _TritonPlanner, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]
+    ) -> None:
+        """Add kernels that are not planned: depthwise and refused products, cache rows, scans, experts' routing."""
         kernels: dict[Workload, ModelKernel] = {}
+        depthwise: dict[Workload, str] = {}
+        written = {source_of(value) for value in graph.outputs}
         for node in graph.nodes():
             if node.op == PUT:
                 stubs[node] = make_put(f"put_{len(stubs)}", node)
@@ -353,6 +362,11 @@ class TritonTarget(ModelTarget):
                 stubs[node] = make_stub(route.program.kernels[0].name, node, "route")
                 calls[stubs[node].name] = route
             if node.op in PRODUCTS and node not in stubs:
+                workload, _ = planner.workload(node, is_output=node in written)
+                if workload is not None and is_taken(workload):
+                    name = depthwise.setdefault(workload, f"anatune_depthwise_{len(depthwise)}_{workload.operator}")
+                    stubs[node], calls[name] = make_stub(name, node, "depthwise"), plan_depthwise(workload)
+                    continue
                 workload = workload_of(node)
                 if workload not in kernels:
                     kernels[workload] = make_product(f"{workload.operator}_{len(kernels)}", workload)

@@ -161,17 +161,24 @@ def _product(node: Node, steps: list[_ProductStep]) -> Node:
     return Node(op, (data, weight, *operands), kind, attributes)
 
 
-def unfuse(node: Node) -> Value:
-    """Return a product of anatune without its epilogue, followed by the steps of the epilogue as operators."""
-    return append_steps(node.of(node.arguments[:2], epilogue=()), node)
+def unfuse(node: Node, *, keeps_bias: bool = False) -> Value:
+    """Return a product of anatune without its epilogue, followed by the steps of the epilogue as operators.
+
+    Parameters
+    ----------
+    keeps_bias : bool
+        Whether a bias that is the first step stays in the epilogue.
+    """
+    kept = int(keeps_bias and node.attributes["epilogue"][:1] == ("bias",))
+    return append_steps(node.of(node.arguments[: 2 + kept], epilogue=("bias",) * kept), node, kept)
 
 
-def append_steps(last: Value, node: Node) -> Value:
-    """Return a result followed by the steps of a product's epilogue as operators."""
-    operands = list(node.arguments[2:])
+def append_steps(last: Value, node: Node, first: int = 0) -> Value:
+    """Return a result followed by the steps of a product's epilogue as operators; those before `first` have none."""
+    operands = list(node.arguments[2 + first :])
     rank = len(tensor_type(node).shape)
     channels = 1 if node.op == CONVOLUTION and not orders_of(node)[1].is_last else rank - 1
-    for step in node.attributes["epilogue"]:
+    for step in node.attributes["epilogue"][first:]:
         if step == "bias":
             sizes = [1] * rank
             sizes[channels] = tensor_type(node).shape[channels]

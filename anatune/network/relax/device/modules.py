@@ -31,6 +31,8 @@ class RestKernel(NamedTuple):
         Bytes that it reads and writes.
     flop : int
         Approximate float32 operations, one for each term; loads and stores do not count.
+    cached_bytes : int
+        Bytes that it takes from L2, if they are more than `num_bytes`.
     """
 
     program: TritonProgram
@@ -38,6 +40,7 @@ class RestKernel(NamedTuple):
     writes: tuple[Tensor, ...]
     num_bytes: int
     flop: int
+    cached_bytes: int = 0
 
 
 def make_rest_kernel(

@@ -71,11 +71,15 @@ def write_walk(text: Script, sizes: TileSizes, vendor: str, row: str = "first_m"
     tile = "program"
     if sizes.split > 1:
         text.line("part = program // (TILES * BATCH)" if sizes.batch > 1 else "part = program // TILES")
+    within = (" % BATCH", " % TILES") if sizes.split > 1 else ("", "")
+    batch, number = f"program // TILES{within[0]}", "program % TILES"
+    if sizes.mixes_products:  # neighbours share sectors
+        batch, number = "program % BATCH", f"program // BATCH{within[1]}"
     if sizes.batch > 1:
-        text.line(f"batch = {'program // TILES % BATCH' if sizes.split > 1 else 'program // TILES'}")
+        text.line(f"batch = {batch}")
     if sizes.split > 1 or sizes.batch > 1:
         tile = "tile"
-        text.line("tile = program % TILES")
+        text.line(f"tile = {number}")
     step = " * BLOCK_M" if row == "first_m" else ""
     if sizes.group >= sizes.tiles["m"]:
         text.line(f"{row} = {tile} % TILES_M{step}")

@@ -45,6 +45,8 @@ class TileSizes(NamedTuple):
         Whether elements of a tensor are counted in 64 bits.
     results : int
         Elements of the result.
+    mixes_products : bool
+        Whether programs with consecutive numbers compute the same tile of all products, which share sectors of memory.
     ranged : Ranged or None
         The axis whose extent is an argument of the kernels. All sizes are those of the largest extent.
     varies : str
@@ -63,6 +65,7 @@ class TileSizes(NamedTuple):
     persistent: bool
     wide: bool
     results: int
+    mixes_products: bool = False
     ranged: Ranged | None = None
     varies: str = ""
 
@@ -150,9 +153,17 @@ def sizes_of(schedule: Schedule, gemm: ImplicitGemm, ranged: Ranged | None = Non
         persistent=persistent,
         wide=reach >= _NARROW,
         results=math.prod(workload.write.shape),
+        mixes_products=batch > 1 and _mixes_products(workload.write, gemm),
         ranged=ranged,
         varies="" if ranged is None else find_index(workload, gemm, ranged.axis),
     )
+
+
+def _mixes_products(write: Access, gemm: ImplicitGemm) -> bool:
+    """Return whether results of several products lie between rows of one, as channels of groups do in a pixel."""
+    strides = strides_of(write)
+    batch, rows = ([strides[axis] for axis in gemm.axes(index) if strides.get(axis)] for index in ("batch", "m"))
+    return min(batch, default=0) < min(rows, default=0)
 
 
 def _reach(access: Access, gemm: ImplicitGemm, blocks: Mapping[str, int]) -> int:

@@ -152,3 +152,12 @@ def test_what_does_not_fit_a_line_is_spread_over_several() -> None:
         "    )",
     ]
     assert fold_lines("    x = tl.load(A_ptr, mask=m)\n") == "    x = tl.load(A_ptr, mask=m)\n"
+
+
+def test_neighbouring_programs_compute_the_groups_of_the_same_pixels():
+    grouped = {"k": 24, "r": 3, "s": 3, "padding": 1, "groups": 3, "dtype": "float16"}
+    for layout, line in (("NHWC", "batch = program % BATCH"), ("NCHW", "batch = program // TILES")):
+        workload = anatune.conv2d(1, 24, 6, 6, layout=layout, **grouped)
+        schedule = anatune.plan(workload, "rtx4090", 1, template="triton").schedules[0]
+        assert line in TRITON.program(schedule).source
+        assert anatune.verify(schedule).ok

@@ -121,3 +121,15 @@ def test_cpus_are_predicted_without_being_present():
 def test_what_cpus_do_not_have_is_refused(given):
     with refuses(SpaceError):
         compared(**{"hw": ["raspberry_pi_5"], "precision": "bfloat16", "sizes": {"input_0": 8}, **given})
+
+
+def test_steps_behind_kernels_are_kernels_if_nothing_is_fused():
+    model = nn.Sequential(nn.Conv2d(64, 64, 1), nn.ReLU(), nn.Flatten(2), nn.Linear(1024, 256), nn.GELU()).eval().half()
+    images = torch.zeros(64, 64, 32, 32, dtype=torch.float16)
+    (fused,), (divided,) = (anatune.compare(model, images, hw="h100", fused=choice) for choice in (True, False))
+    steps = [kernel.workload.partition("--epilogue ")[2] for kernel in divided.kernels]
+    assert steps == ["", "bias"]
+    assert divided.launches > fused.launches
+    assert divided.whole_s > fused.whole_s
+    with refuses(SpaceError):
+        anatune.compare(model, images, hw="h100", fused="no")
