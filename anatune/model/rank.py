@@ -157,11 +157,16 @@ def _skip_search(model: Model) -> Ranking:
 def _make_plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
     """Return the plan of one template, without its correction."""
     points = ranking.points
+    predictions = model.predictions(points)
+    if model.plain is model or not len(points):
+        plain_best_s = min((prediction.time_s for prediction in predictions), default=None)
+    else:
+        plain_best_s = float(model.plain.times(points)[0].min())
     return Plan(
         model.workload,
         model.hardware,
         [model.space.schedule_of(point) for point in points],
-        model.predictions(points),
+        predictions,
         ranking.guarantee,
         model.space.size,
         ranking.num_legal,
@@ -171,5 +176,5 @@ def _make_plan(model: Model, ranking: Ranking, accuracy: str) -> Plan:
         None if ranking.num_alike is None else ranking.num_alike.tolist(),
         ranking.alike_is_exact,
         accuracy=accuracy,
-        plain_best_s=float(model.plain.times(points)[0].min()) if len(points) else None,
+        plain_best_s=plain_best_s,
     )

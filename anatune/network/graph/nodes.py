@@ -226,17 +226,16 @@ class Graph:
         """Return the nodes that the outputs need, each after its arguments."""
         ordered: list[Node] = []
         seen: set[Value] = set()
-        stack: list[tuple[Value, bool]] = [(value, False) for value in reversed(self.outputs)]
+        stack: list[tuple[Argument, bool]] = [(self.outputs, False)]
         while stack:
             value, is_complete = stack.pop()
-            if not isinstance(value, Node):
-                continue
-            if is_complete:
+            if type(value) is tuple:
+                stack += [(part, False) for part in reversed(value)]
+            elif is_complete:
                 ordered.append(value)
-            elif value not in seen:
+            elif isinstance(value, Node) and value not in seen:
                 seen.add(value)
-                stack.append((value, True))
-                stack += [(operand, False) for operand in reversed(list(iterate_values(value.arguments)))]
+                stack += ((value, True), (value.arguments, False))
         return ordered
 
     def constants(self) -> list[Constant]:

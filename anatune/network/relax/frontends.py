@@ -66,6 +66,8 @@ class ImportedModel:
         Whether the graph computes in float32 although the model computes in 16 bits.
     is_described : bool
         Whether weights have shapes and dtypes only, and no values.
+    graphs : dict, optional
+        The graphs so far by sizes, if the model keeps them.
     """
 
     read: Callable[[Mapping[str, int]], Graph]
@@ -78,6 +80,11 @@ class ImportedModel:
     state: tuple[StatePair, ...] = ()
     is_wide: bool = False
     is_described: bool = False
+    graphs: dict[frozenset[tuple[str, int]], Graph] | None = None
+
+    def keep_graphs(self) -> ImportedModel:
+        """Return the model that keeps its graphs, so that it is read once at each of its sizes."""
+        return replace(self, graphs={})
 
     def widen(self) -> ImportedModel:
         """Return the model with 16-bit computation and state in float32."""
@@ -85,12 +92,14 @@ class ImportedModel:
 
     def graph(self, sizes: Mapping[str, int] | None = None) -> Graph:
         """Return the graph of the model at values of its symbols."""
-        graph = self.read(sizes or {})
-        if self.is_wide:
-            graph = compute_in_float32(graph, [pair.input for pair in self.state], [pair.output for pair in self.state])
-        graph = attach_state(graph, self.state, self.name) if self.state else graph
-        graph.is_tuple = graph.is_tuple and (not self.is_single or bool(self.state))
-        return graph
+        graphs, key = {} if self.graphs is None else self.graphs, frozenset((sizes or {}).items())
+        if key not in graphs:
+            graph, state = self.read(sizes or {}), self.state
+            if self.is_wide:
+                graph = compute_in_float32(graph, [pair.input for pair in state], [pair.output for pair in state])
+            graphs[key] = attach_state(graph, state, self.name) if state else graph
+            graphs[key].is_tuple = graphs[key].is_tuple and (not self.is_single or bool(state))
+        return graphs[key]
 
 
 def import_model(

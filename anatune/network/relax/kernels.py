@@ -34,6 +34,8 @@ __all__ = [
     "RangedCalls",
     "attention_kernel",
     "kernel_function",
+    "list_unplanned",
+    "mark_kernel",
     "model_kernel",
     "unplanned_kernels",
 ]
@@ -161,7 +163,12 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
 
 def kernel_function(text: str, llvm: str, name: str, kind: str) -> TvmObject:
     """Return a program as a function that TVM's passes leave unchanged; `kind` is stored as its attribute."""
-    return parse_program(text, llvm).with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE})
+    return mark_kernel(parse_program(text, llvm), name, kind)
+
+
+def mark_kernel(function: TvmObject, name: str, kind: str) -> TvmObject:
+    """Return a function under a name that TVM's passes leave unchanged; `kind` is stored as its attribute."""
+    return function.with_attrs({"global_symbol": name, KERNEL: kind, "op_pattern": OPAQUE})
 
 
 def _make_packer(text: str, llvm: str, num_elements: int, kernel: str) -> Packer:
@@ -189,9 +196,9 @@ def _make_unpacked_kernel(name: str, kind: str, program: tuple[str, str]) -> Mod
     return ModelKernel(name, kernel_function(*program, name, kind), {})
 
 
-def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Node, ModelKernel]:
-    """Return the kernel of each node whose operator is in `_OPERATORS`; equal nodes share one."""
-    kernels_by_group: dict[str, dict[Hashable, ModelKernel]] = {}
+def list_unplanned(graph: Graph) -> dict[Node, tuple[str, Any, _KernelWriter]]:
+    """Return name, kernel and writer of each node whose operator is in `_OPERATORS`; equal nodes share them."""
+    kernels_by_group: dict[str, dict[Hashable, tuple[str, Any, _KernelWriter]]] = {}
     kernels = {}
     for node in graph.nodes():
         if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
@@ -204,10 +211,19 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Nod
             )
         group = kernels_by_group.setdefault("rows" if operator.word == "rows" else "others", {})
         kernel, program = operator.kernel_of(node)
-        if kernel not in group:
-            name = f"anatune_{operator.word}_{len(group)}_{kernel.kind}"
-            group[kernel] = _make_unpacked_kernel(name, kernel.kind, program(kernel, name, threads, hardware))
-        kernels[node] = group[kernel]
+        name = f"anatune_{operator.word}_{len(group)}_{kernel.kind}"
+        kernels[node] = group.setdefault(kernel, (name, kernel, program))
+    return kernels
+
+
+def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Node, ModelKernel]:
+    """Return the written kernels of `list_unplanned`."""
+    written: dict[str, ModelKernel] = {}
+    kernels = {}
+    for node, (name, kernel, program) in list_unplanned(graph).items():
+        if name not in written:
+            written[name] = _make_unpacked_kernel(name, kernel.kind, program(kernel, name, threads, hardware))
+        kernels[node] = written[name]
     return kernels
 
 

@@ -12,7 +12,9 @@ The sizes were read off kernels that Triton 3.9 compiled; ``bench.gpu.triton_res
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +45,13 @@ _COPY_BYTES = 4
 """Least bytes that an asynchronous copy of a thread moves."""
 _STORE_MATRIX_SINCE = 9.0
 """Least compute capability with ``stmatrix``. ``ldmatrix`` exists since 7.5."""
-_WIDEST_INT8 = 128
-"""Columns of one wgmma of 8-bit integers."""
+_WIDEST, _WIDEST_INT8 = 256, 128
+"""Most columns of one wgmma, and of one of 8-bit integers."""
 _ROW = 16
 """Bytes of a row that one thread copies as a whole. It is transposed in registers if the unit needs that."""
 _NVIDIA_LANES = 32
+_POWERS = (32, 32, 16)
+"""Powers of two that rows, columns and warps of a tile can be."""
 
 
 @dataclass(frozen=True)
@@ -213,25 +217,30 @@ def _exchange_bytes(problem: MatmulProblem, tiles: Tiles, unit: DotUnit, spec: G
     """Return the bytes in which results change their layout for the stores, after the loop's buffers are free."""
     bits = 8 * problem.result_bytes
     matrix_stores = (spec.compute_capability or 0.0) >= _STORE_MATRIX_SINCE
-    sizes = np.stack([tiles.block_m, tiles.block_n, tiles.num_warps], axis=1)
-    usable = (sizes & (sizes - 1) == 0).all(axis=1) & (sizes[:, :2] >= 16).all(axis=1) & (unit != DotUnit.FMA)
-    different, places = np.unique(np.where(usable[:, None], sizes, 0), axis=0, return_inverse=True)
-    need = []
-    for m, n, warps in different.tolist():
-        if m == 0:
-            need.append(0)
-            continue
-        if unit == DotUnit.TCGEN05:
-            sums = tcgen05_layout(m, n, warps)
-        elif unit == DotUnit.WGMMA:
-            warps_m, warps_n = warps_of_wgmma(m, warps)
-            widest = _WIDEST_INT8 if problem.dtype == "int8" else 256
-            sums = mma_layout(m, n, warps_m, warps_n, min(widest, max(8, n // warps_n)))
-        else:
-            sums = mma_layout(m, n, *warps_of_mma(m, n, warps))
-        after = store_layout(m, n, warps, bits)
-        need.append(exchange_bytes(sums, after, bits, matrix_loads=True, matrix_stores=matrix_stores))
-    return np.array(need, dtype=np.int64)[places.ravel()]
+    widest = _WIDEST_INT8 if problem.dtype == "int8" else _WIDEST
+    sizes = np.stack([tiles.block_m, tiles.block_n, tiles.num_warps])
+    usable = (sizes & (sizes - 1) == 0).all(axis=0) & (sizes[:2] >= 16).all(axis=0) & (unit != DotUnit.FMA)
+    powers = np.frexp(sizes)[1] - 1
+    codes = np.where(usable, np.ravel_multi_index(powers, _POWERS, mode="clip"), 0)
+    need = np.zeros(math.prod(_POWERS), dtype=np.int64)
+    for code in np.flatnonzero(np.bincount(codes)[1:]) + 1:
+        m, n, warps = (1 << int(power) for power in np.unravel_index(code, _POWERS))
+        need[code] = _tile_exchange_bytes(m, n, warps, unit, bits, widest, matrix_stores)
+    return need[codes]
+
+
+@lru_cache(maxsize=4096)
+def _tile_exchange_bytes(m: int, n: int, warps: int, unit: DotUnit, bits: int, widest: int, matrix_stores: bool) -> int:
+    """Return the bytes of one tile; `widest`: the most columns of one wgmma."""
+    if unit == DotUnit.TCGEN05:
+        sums = tcgen05_layout(m, n, warps)
+    elif unit == DotUnit.WGMMA:
+        warps_m, warps_n = warps_of_wgmma(m, warps)
+        sums = mma_layout(m, n, warps_m, warps_n, min(widest, max(8, n // warps_n)))
+    else:
+        sums = mma_layout(m, n, *warps_of_mma(m, n, warps))
+    after = store_layout(m, n, warps, bits)
+    return exchange_bytes(sums, after, bits, matrix_loads=True, matrix_stores=matrix_stores)
 
 
 def _amd_bytes(

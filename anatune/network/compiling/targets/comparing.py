@@ -108,7 +108,8 @@ def compare(
     )
     has_cpus = any(device.kind == "cpu" for device in devices)
     summaries: list[ModelSummary] = []
-    for size_ranges, point_source in points:
+    for size_ranges, sized_source in points:
+        point_source = sized_source.keep_graphs()  # devices share them
         graph = point_source.graph(environments(point_source.ranges, point_source.state)[0])
         for device in devices:
             if progress is not None:

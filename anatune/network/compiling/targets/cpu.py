@@ -44,7 +44,7 @@ from anatune.network.graph.passes.precision import FP8, WIDE, mark_products, pre
 from anatune.network.graph.summary import ModelSummary, TuningSummary
 from anatune.network.relax.building import build_library
 from anatune.network.relax.frontends import ImportedModel
-from anatune.network.relax.kernels import ModelKernel, attention_kernel, model_kernel, unplanned_kernels
+from anatune.network.relax.kernels import ModelKernel, attention_kernel, list_unplanned, model_kernel, unplanned_kernels
 from anatune.network.relax.writing import write_model
 from anatune.templates import AMX
 from anatune.templates.cpu.dot import has_instruction
@@ -234,9 +234,12 @@ class CpuTarget(ModelTarget):
         return kernels
 
     def describe(self, planned: PlannedModel) -> ModelSummary:
-        """Return the summary of a planned model with its predictions, without compiling it."""
-        weight_bytes = int(_data_of(planned).planner.weights)
-        return self.summarise(planned, self.kernels(planned), (), weight_bytes)
+        """Return the summary of a planned model with its predictions, without writing or compiling its kernels."""
+        names = {node: name for node, (name, _, _) in list_unplanned(planned.graph).items()}
+        names |= {node: kernel.name for kernel in planned.kernels for node in kernel.nodes}
+        names |= {node: attention.name for attention in planned.attentions for node in attention.nodes}
+        unwritten = {node: ModelKernel(name, None, {}) for node, name in names.items()}
+        return self.summarise(planned, unwritten, (), int(_data_of(planned).planner.weights))
 
     def generate_code(self, planned: PlannedModel) -> Code:
         """Compile a planned model by TVM."""

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from anatune.network.compiling.targets.base import PlannedModel
 from anatune.network.graph.nodes import WRITTEN, Node, TensorType, Value, rewrite_with_originals, tensor_type
 from anatune.network.graph.operators import ATTENTION, SCALED_MATMUL
 from anatune.network.graph.passes.precision import WIDE
 from anatune.network.graph.passes.products import append_steps
 from anatune.network.relax.device.stubs import sum_of_parts
-from anatune.templates import TRITON
+from anatune.templates.triton.program.kernel import TritonProgram
 
 __all__ = ["split_partial_sums"]
 
 
-def split_partial_sums(planned: PlannedModel) -> PlannedModel:
+def split_partial_sums(planned: PlannedModel, programs: Mapping[str, TritonProgram]) -> PlannedModel:
     """Return a model in which a product writes its partial sums, (parts, *sizes) float32, which a node adds up.
 
     The addition can then be fused with the next nodes, such as a residual sum and a norm, without a separate launch.
-    Of the launches of such a kernel only the first one is used.
+    Of the launches of such a kernel only the first one is used. `programs` holds the program of each kernel, by name.
     """
     spaces = {
         node: space.shape
         for kernel in planned.kernels
-        if (space := TRITON.program(kernel.schedule).workspace) is not None
+        if (space := programs[kernel.name].workspace) is not None
         for node in kernel.nodes
         if node.op != ATTENTION
     }

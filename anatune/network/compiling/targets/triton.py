@@ -7,6 +7,7 @@ result is machine code and launches, without TVM.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -84,9 +85,7 @@ class _TritonPlanner:
 
     def find_attentions(self, graph: Graph) -> Graph:
         """Return an imported model after the passes that find attentions."""
-        graph = run_passes(MATRIX_UNITS, graph)
-        graph = simplify(apply_layout(graph, choose_order(graph)))
-        graph = fuse_attention(graph, lambda node: self._attention_workload(node) is not None)
+        graph = fuse_attention(_run_first_passes(graph), lambda node: self._attention_workload(node) is not None)
         return rewrite_graph(graph, replace_mask)
 
     def plan_kernels(self, graph: Graph) -> PlannedModel:
@@ -174,6 +173,17 @@ class _TritonPlanner:
         tell, new = self.request.progress, [one for one in workloads if one not in self._choices]
         self._choices |= search_in_parallel(first, new, lambda done: tell(done, len(new)) if tell is not None else None)
         return self._choices
+
+
+_FIRST_RESULTS: WeakKeyDictionary[Graph, Graph] = WeakKeyDictionary()
+
+
+def _run_first_passes(graph: Graph) -> Graph:
+    """Return an imported model after the passes that are the same for all devices; they run once for a graph."""
+    if graph not in _FIRST_RESULTS:
+        changed = run_passes(MATRIX_UNITS, graph)
+        _FIRST_RESULTS[graph] = simplify(apply_layout(changed, choose_order(changed)))
+    return _FIRST_RESULTS[graph]
 
 
 def _planner_of(planned: PlannedModel) -> _TritonPlanner:
@@ -322,11 +332,12 @@ class TritonTarget(ModelTarget):
 
     def _lower(self, planned: PlannedModel) -> tuple[LoweredModel, dict[Node, ModelKernel]]:
         """Return a planned model as calls of programs, and a stub kernel for each product and attention."""
-        planned = split_partial_sums(planned)
+        programs = {kernel.name: TRITON.program(kernel.schedule) for kernel in planned.kernels}
+        planned = split_partial_sums(planned, programs)
         stubs: dict[Node, ModelKernel] = {}
         calls: dict[str, PlannedCall] = {}
         for kernel in planned.kernels:
-            program = TRITON.program(kernel.schedule)
+            program = programs[kernel.name]
             for node in kernel.nodes:
                 stubs[node] = make_stub(kernel.name, node, kernel.schedule.key)
             operands: Sequence[Access] = kernel.workload.operands

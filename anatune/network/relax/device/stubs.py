@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from anatune.codegen.compat import TvmObject, import_tvm
+from functools import lru_cache
+
+from anatune.codegen.compat import TvmObject, import_tvm, parse_program
 from anatune.core.workload.nest import Access, Workload
 from anatune.emit.script import Script, buffer_type, open_function
 from anatune.network.graph.nodes import Node, Value, tensor_type
-from anatune.network.relax.kernels import OPAQUE, ModelKernel, kernel_function
+from anatune.network.relax.kernels import OPAQUE, ModelKernel, mark_kernel
 
 __all__ = ["make_product", "make_put", "make_stub", "sum_of_parts"]
 
 _WIDE = "float32"
+_read_function = lru_cache(maxsize=256)(parse_program)
+"""`parse_program`; equal layers, and the devices of a comparison, have the same texts."""
 
 
 def make_stub(name: str, node: Node, kind: str) -> ModelKernel:
@@ -24,7 +28,7 @@ def make_stub(name: str, node: Node, kind: str) -> ModelKernel:
     text = Script()
     open_function(text, "main", _parameters(node))
     text.line("T.evaluate(0)")
-    return ModelKernel(name, kernel_function(str(text), "", name, kind), {})
+    return ModelKernel(name, mark_kernel(_read_function(str(text), ""), name, kind), {})
 
 
 def _parameters(node: Node) -> list[tuple[str, str]]:
@@ -47,7 +51,7 @@ def make_put(name: str, node: Node) -> ModelKernel:
     text.open('with T.sblock("put"):')
     text.line(f'{", ".join(variables)} = T.axis.remap("{"S" * len(variables)}", [{loops}])')
     text.line(f"t0[{', '.join(indices)}] = t1[{', '.join(variables)}]")
-    return ModelKernel(name, kernel_function(str(text), "", name, "put"), {})
+    return ModelKernel(name, mark_kernel(_read_function(str(text), ""), name, "put"), {})
 
 
 def sum_of_parts(shape: tuple[int, ...]) -> tuple[str, TvmObject]:

@@ -8,9 +8,14 @@ pytest.importorskip("torch", reason="the models are PyTorch's")
 import torch
 
 import anatune
+from anatune import api
 from anatune.errors import SpaceError
 from anatune.network.comparison_report import comparison_dict, comparison_lines, curves_of
+from anatune.network.compiling.targets import cpu, triton
+from anatune.network.relax import frontends
+from anatune.network.relax.device import stubs
 from anatune.report.text import join_lines
+from tests.unit.network.compiling.targets.gpu_models import LlamaLayers
 from tests.wording import refuses
 
 nn = torch.nn
@@ -133,3 +138,57 @@ def test_steps_behind_kernels_are_kernels_if_nothing_is_fused():
     assert divided.whole_s > fused.whole_s
     with refuses(SpaceError):
         anatune.compare(model, images, hw="h100", fused="no")
+
+
+def calls_of(monkeypatch, owner, name):
+    """Return the list to which the arguments of each call of a function are added from now on."""
+    calls, function = [], getattr(owner, name)
+
+    def counted(*given, **named):
+        calls.append(given)
+        return function(*given, **named)
+
+    monkeypatch.setattr(owner, name, counted)
+    return calls
+
+
+def test_equal_layers_and_devices_share_work(monkeypatch):
+    """A kernel is planned once for a device however many layers have it; what no device changes is done once."""
+    planned, passes = calls_of(monkeypatch, api, "plan"), calls_of(monkeypatch, triton, "run_passes")
+    programs = calls_of(monkeypatch, triton.TRITON, "program")
+    counts = []
+    for layers in (2, 5):
+        with torch.device("meta"):
+            model, x = LlamaLayers(layers).eval(), torch.zeros(2, 48, 64)
+        stubs._read_function.cache_clear()
+        found = anatune.compare(model, (x,), hw=["h100", "mi300x"], precision="bfloat16")
+        kernels = [(kernel.workload, summary.hardware) for summary in found for kernel in summary.kernels]
+        assert len(planned) == len(set(kernels)) == len(kernels) == len(programs)
+        assert len(passes) == 1
+        counts.append((len(planned), stubs._read_function.cache_info().misses))
+        for calls in (planned, passes, programs):
+            calls.clear()
+    assert counts[0] == counts[1]
+
+
+def test_devices_share_the_readings_of_a_state(monkeypatch):
+    count, held = torch.export.Dim("count", min=1, max=64), torch.export.Dim("held", min=0, max=200)
+    with torch.device("meta"):
+        model, x = LlamaLayers(1).eval(), torch.zeros(2, 7, 64)
+        past = [torch.zeros(2, 2, 9, 16) for _ in range(2)]
+    read, numbers = calls_of(monkeypatch, frontends, "attach_state"), []
+    for hw in (["h100"], ["h100", "a100", "mi300x"]):
+        anatune.compare(
+            model, (x, *past), hw=hw, precision="bfloat16", sizes={"x_1": 1},
+            dynamic_shapes=({1: count}, ({2: held},) * 2), state={"output1": "past_0", "output2": "past_1"},
+        )  # fmt: skip
+        numbers.append(len(read))
+        read.clear()
+    assert numbers[0] == numbers[1] > 1
+
+
+def test_kernels_of_predicted_cpus_are_not_written(monkeypatch):
+    written = [calls_of(monkeypatch, cpu, name) for name in ("model_kernel", "attention_kernel", "unplanned_kernels")]
+    (summary,) = compared(hw="raspberry_pi_5", precision=None, threads=1, sizes={"input_0": 8})
+    assert summary.kernels
+    assert not any(written)
