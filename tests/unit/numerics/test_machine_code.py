@@ -144,7 +144,7 @@ def test_code_that_needs_what_this_process_lacks_is_made_again(call, tmp_path):
     import llvmlite.binding as llvm
 
     call(twice, 21)
-    body = "(ptr %a, ptr %b) {\n%c = call i32 @missing()\nret i32 %c\n}"
+    body = "() {\n%c = call i32 @missing()\nret i32 %c\n}"
     text = f"declare i32 @missing()\ndefine i32 @{_machine_code.ENTRY}{body}"
     machine = llvm.Target.from_default_triple().create_target_machine(reloc="pic", codemodel="small")
     content = b"q\n" + machine.emit_object(llvm.parse_assembly(text))
