@@ -30,11 +30,12 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 TEMPLATES = "anatune.templates."
 """Package of the compiled functions; each template has them in its folder ``times``."""
-_FIRST_S = {"cpu": 25.0, "cuda": 16.0, "thin": 5.0, "winograd": 2.0}
-"""Folder of ``anatune/templates`` -> seconds to compile it. Source: user time of a first plan less that of a second
-one, Granite Rapids, one of 2 virtual cores, 2026-11.
+_FIRST_S = {"cpu": 10.0, "cuda": 7.0, "thin": 2.0, "winograd": 1.0}
+"""Folder of ``anatune/templates`` -> seconds to compile it. Source: CPU time of a first plan less that of a second one,
+Zen 4, one of 2 virtual cores, 2026-11.
 """
 _MOST_RECORDS = 32
+"""Packed named tuples that a function keeps."""
 
 
 watchers: list[CompilationWatcher] = []

@@ -97,8 +97,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for _ in range(options.repeats):
             for name, command in cached.items():
                 samples.setdefault(name, []).append(seconds(command, warm))
-    table = Table(title="From the shell", box=SIMPLE_HEAD, pad_edge=False)
-    for heading in ("command", "median CPU s", "fewest CPU s", "most CPU s", "runs"):
+    table = Table(title="CPU seconds from the shell", box=SIMPLE_HEAD, pad_edge=False)
+    for heading in ("command", "median s", "fewest s", "most s", "runs"):
         table.add_column(heading, justify="left" if heading == "command" else "right", no_wrap=True)
     for name, times in samples.items():
         table.add_row(name, f"{median(times):.3f}", f"{min(times):.3f}", f"{max(times):.3f}", str(len(times)))
