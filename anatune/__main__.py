@@ -1,5 +1,6 @@
 """Entry point of ``python -m anatune`` and of the ``anatune`` script."""
 
+import gc
 import os
 import signal
 import sys
@@ -8,6 +9,7 @@ from types import FrameType
 
 def run() -> None:
     """Run the command line and exit; Ctrl-C during its imports prints one line, too."""
+    gc.set_threshold(100_000)  # what imports allocate stays; looking through it for garbage takes a tenth of a plan
     usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # an ignored signal stays ignored
     if usual:
         signal.signal(signal.SIGINT, _stop)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterator, Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -101,6 +100,8 @@ def _read_requirements() -> list[str]:
     """Return the requirements that the checkout or else the installed metadata states."""
     project = read_project()
     if project is None:
+        from importlib import metadata
+
         try:
             return metadata.requires("anatune") or []
         except metadata.PackageNotFoundError:

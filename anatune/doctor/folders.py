@@ -27,18 +27,18 @@ def folder_findings() -> Iterator[Finding]:
 
 
 def _compiled_code() -> Finding:
-    """Return the finding about the cache of numba's code, without which each run compiles models for 10 to 30 s."""
+    """Return the finding about the cache of compiled code, without which each run compiles models for 5 to 20 s."""
     given = os.environ.get("NUMBA_CACHE_DIR")
     folder = Path(given) if given else user_cache_folder()
     fix = "set NUMBA_CACHE_DIR to a folder that can be written"
     if folder is None:
-        text = "there is no home folder, so the analytical models are compiled (10 to 30 s) in every run"
+        text = "there is no home folder, so the analytical models are compiled (5 to 20 s) in every run"
         return Finding(_SECTION, "warning", "compiled code", text, "plan, tune", fix)
     if reason := _unwritable(folder):
-        text = f"{folder} cannot be written ({reason}), so the analytical models are compiled (10 to 30 s) in every run"
+        text = f"{folder} cannot be written ({reason}), so the analytical models are compiled (5 to 20 s) in every run"
         return Finding(_SECTION, "warning", "compiled code", text, "plan, tune", fix)
-    kept = any(folder.glob("numerics-*/*.nbi"))
-    text = f"cached in {folder}" if kept else f"none yet in {folder}; the first plan compiles its model (10 to 30 s)"
+    kept = any(folder.glob("numerics-*/*.code"))
+    text = f"cached in {folder}" if kept else f"none yet in {folder}; the first plan compiles its model (5 to 20 s)"
     return Finding(_SECTION, "ok", "compiled code", text)
 
 

@@ -1,7 +1,7 @@
 """Progress of compilation: which functions of the models are compiled, and how long each took the last time.
 
-numba reports the begin and end of each function. The seconds of each are stored beside the compiled code for later
-compilations, also after an update of anatune. A function without stored seconds is estimated from its size.
+The compiler reports the begin and end of each function. The seconds of each are stored beside the compiled code for
+later compilations, also after an update of anatune. A function without stored seconds is estimated from its size.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgspec
-from numba.core import event
-from numba.core.dispatcher import Dispatcher
 
 from anatune.decoding import from_json
 from anatune.files import read_file, replace_file
@@ -22,7 +20,6 @@ from anatune.numerics import _jit
 
 CompilationProgress = Callable[[int, int, float | None], None]
 """Called with (functions compiled, functions to compile, share of the time that is done; None: not compiling)."""
-_KIND = "numba:compile"
 _SECONDS_PER_BYTE = 1e-3
 """Estimated seconds for each byte of the bytecode of a function. Only used for shares. Source: the CUDA and CPU models,
 5e-4 to 3e-3.
@@ -32,10 +29,13 @@ _SECONDS_PER_BYTE = 1e-3
 @contextmanager
 def report_compilation(progress: CompilationProgress) -> Iterator[None]:
     """Call `progress` whenever the block compiles a function of the models, in the thread that compiles it."""
-    listener = _Listener(progress)
-    with event.install_listener(_KIND, listener):
+    watcher = _Watcher(progress)
+    _jit.watchers.append(watcher)
+    try:
         yield
-    listener.store_seconds()
+    finally:
+        _jit.watchers.remove(watcher)
+    watcher.store_seconds()
 
 
 class CompilationClock:
@@ -54,7 +54,9 @@ class CompilationClock:
             self._began = None
 
 
-class _Listener(event.Listener):  # type: ignore[misc]
+class _Watcher:
+    """Receives the functions that one block compiles."""
+
     def __init__(self, progress: CompilationProgress) -> None:
         self._progress = progress
         self._open: list[tuple[str, float]] = []
@@ -63,15 +65,16 @@ class _Listener(event.Listener):  # type: ignore[misc]
         self._last_s: dict[str, float] | None = None
         self._done: dict[str, float] = {}
 
-    def on_start(self, event: event.Event) -> None:
-        # numba compiles under a lock, so events come from one thread at a time
-        self._open.append((_name(event), time.perf_counter()))
+    def on_start(self, name: str) -> None:
+        """Take the begin of a function; they come from one thread at a time."""
+        self._open.append((name, time.perf_counter()))
         self._inside_s.append(0.0)
         if len(self._open) == 1:
             self._expect()
             self._tell()
 
-    def on_end(self, event: event.Event) -> None:
+    def on_end(self) -> None:
+        """Take the end of the function that began last."""
         name, began = self._open.pop()
         inside_s, whole_s = self._inside_s.pop(), time.perf_counter() - began
         self._inside_s[-1] += whole_s
@@ -107,19 +110,14 @@ class _Listener(event.Listener):  # type: ignore[misc]
                 replace_file(path, msgspec.json.encode({**_read_seconds(), **self._done}))
 
 
-def _name(event: event.Event) -> str:
-    function = event.data["dispatcher"].py_func
-    return f"{function.__module__}.{function.__qualname__}"
-
-
 def _find_functions(folders: set[str]) -> dict[str, int]:
-    """Return function -> bytes of its bytecode, for the functions of some folders that numba can compile."""
+    """Return function -> bytes of its bytecode, for the functions of some folders that are compiled."""
     sizes = {}
     for module_name, module in list(sys.modules.items()):
         if _jit.folder_of(module_name) in folders - {""}:
             for member in vars(module).values():
-                if isinstance(member, Dispatcher) and member.py_func.__module__ == module_name:
-                    sizes[f"{module_name}.{member.py_func.__qualname__}"] = len(member.py_func.__code__.co_code)
+                if isinstance(member, _jit.Helper) and member.function.__module__ == module_name:
+                    sizes[member.name] = len(member.function.__code__.co_code)
     return sizes
 
 

@@ -1,56 +1,69 @@
-"""The decorators that compile functions with numba; all numba options are here.
+"""The decorators of functions that are compiled. numba compiles them, and is imported only when code is missing.
 
-Compiled code is stored on disk in a folder named after a digest of all its sources, here and in ``times/`` of the
-templates. numba itself does not notice an edit in another file whose functions a stored function calls, and an
-installed package can be read-only.
+The machine code of a function is kept on disk as an object file with one plain entry (`_machine_code`), which LLVM
+alone loads. The folder is named after a digest of all sources, here and in ``times/`` of the templates, so that an edit
+in a file whose functions a stored function calls is noticed.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.util
 import logging
+import os
+import struct
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-import numba
-from numba.core import config, event
+import numpy as np
 
-from anatune.numerics._code_cache import TEMPLATES, keep_code
 from anatune.resources import user_cache_folder
 from anatune.writable import can_write
 
+if TYPE_CHECKING:
+    from anatune.numerics._compiler import CompilationWatcher
+
 _log = logging.getLogger(__name__)
-_FIRST_S = {"cpu": 25.0, "cuda": 16.0, "thin": 5.0, "winograd": 2.0}
-"""Folder of ``anatune/templates`` -> seconds to compile it. Source: user time of a first plan less that of a second
-one, Granite Rapids, one of 2 virtual cores, 2026-11.
+TEMPLATES = "anatune.templates."
+"""Package of the compiled functions; each template has them in its folder ``times``."""
+_FIRST_S = {"cpu": 10.0, "cuda": 7.0, "thin": 2.0, "winograd": 1.0}
+"""Folder of ``anatune/templates`` -> seconds to compile it. Source: CPU time of a first plan less that of a second one,
+Zen 4, one of 2 virtual cores, 2026-11.
 """
+_MOST_RECORDS = 32
+"""Packed named tuples that a function keeps."""
 
+
+watchers: list[CompilationWatcher] = []
+"""Receivers of the names of functions that are compiled."""
 _Function = TypeVar("_Function", bound=Callable[..., object])
-
-_settings: Any = config  # its attributes are set at run time
-_njit: Any = functools.partial(numba.njit, error_model="numpy", nogil=True, no_cfunc_wrapper=True)
-# error_model="numpy": 1/0 is inf, not an exception, and loops vectorise. Without fastmath, scalar, batch and
-# no-JIT runs agree to the last bit. nogil lets callers use threads.
+_is_disabled = os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("0", "")
 
 
 def _digest() -> str:
-    digest = hashlib.sha256(f"{sys.version_info[:2]} {numba.__version__}".encode())
+    digest = hashlib.sha256(f"{sys.version_info[:2]}".encode())
+    package = importlib.util.find_spec("numba")
+    version = Path(package.origin).with_name("_version.py") if package and package.origin else None
     root = Path(__file__).parents[1]
     for path in sorted([*root.glob("numerics/*.py"), *root.glob("templates/*/times/*.py")]):
         digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    if version and version.exists():
+        digest.update(version.read_bytes())
     return digest.hexdigest()[:12]
 
 
 def cache_folder() -> Path | None:
     """Return the folder of compiled code for the present sources, which need not exist; None if there is no home.
 
-    NUMBA_CACHE_DIR, which numba reads into its configuration, is the base folder if it is set.
+    NUMBA_CACHE_DIR is the base folder if it is set.
     """
-    base = Path(_settings.CACHE_DIR) if _settings.CACHE_DIR else user_cache_folder()
-    return None if base is None else base / f"numerics-{_digest()}"
+    base = os.environ.get("NUMBA_CACHE_DIR")
+    folder = Path(base) if base else user_cache_folder()
+    return None if folder is None else folder / f"numerics-{_digest()}"
 
 
 _FOLDER = cache_folder()
@@ -58,7 +71,7 @@ _FOLDER = cache_folder()
 
 def has_cached_code(folder: str) -> bool:
     """Return whether an earlier process left compiled code of a folder of ``anatune/templates``, such as ``cpu``."""
-    return _FOLDER is not None and any(_FOLDER.glob(f"{folder}.*.nbi"))
+    return _FOLDER is not None and any(_FOLDER.glob(f"{folder}.*.code"))
 
 
 def first_compilation_s(folder: str) -> float:
@@ -71,24 +84,12 @@ def folder_of(module: str) -> str:
     return module.removeprefix(TEMPLATES).partition(".")[0] if module.startswith(TEMPLATES) else ""
 
 
-class _CompilationReporter(event.Listener):  # type: ignore[misc]
-    """Reports, once for each template, that its model is compiled, when any command first uses it."""
-
-    def __init__(self) -> None:
-        self._said: set[str] = set()
-
-    def on_start(self, event: event.Event) -> None:
-        module = event.data["dispatcher"].py_func.__module__ or ""  # functions of other packages can have none
-        folder = folder_of(module)
-        if folder in _FIRST_S and folder not in self._said:
-            self._said.add(folder)
-            part, about = (
-                ("the rest of ", "") if has_cached_code(folder) else ("", f" (about {_FIRST_S[folder]:.0f} s)")
-            )
-            _log.info("compiling %sthe model of %s kernels%s, %s", part, folder, about, _describe_storage())
-
-    def on_end(self, event: event.Event) -> None:
-        """Ignore the end of a compilation."""
+@functools.cache
+def _say_compiling(folder: str) -> None:
+    """Report, once for each template, that its model is compiled, when any command first uses it."""
+    if folder in _FIRST_S:
+        part, about = ("the rest of ", "") if has_cached_code(folder) else ("", f" (about {_FIRST_S[folder]:.0f} s)")
+        _log.info("compiling %sthe model of %s kernels%s, %s", part, folder, about, _describe_storage())
 
 
 def _describe_storage() -> str:
@@ -101,43 +102,105 @@ def _describe_storage() -> str:
     return f"once: the code is stored in {_FOLDER}"
 
 
-event.register("numba:compile", _CompilationReporter())
+class Helper:
+    """A function that compiled functions call. If Python calls it, Python runs it."""
+
+    def __init__(self, function: Callable[..., object], *, is_inlined: bool = False) -> None:
+        functools.update_wrapper(self, function)
+        self.function, self.is_inlined = function, is_inlined
+        self.name = f"{function.__module__}.{function.__qualname__}"
+
+    def __call__(self, *arguments: object) -> object:
+        """Run the function."""
+        return self.function(*arguments)
+
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        """The object by which numba compiles the function."""
+        from anatune.numerics._compiler import make_dispatcher
+
+        return make_dispatcher(self.function, is_inlined=self.is_inlined)
+
+    @property
+    def _numba_type_(self) -> Any:
+        """The type by which numba knows the function where compiled code calls it."""
+        return self.dispatcher._numba_type_
+
+
+class CompiledFunction(Helper):
+    """A function that Python calls and machine code runs: one piece of code for each combination of argument types.
+
+    It takes numbers, arrays, and named tuples of both, and returns numbers or nothing. The arrays that it fills are
+    arguments: compiled code allocates no memory.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        super().__init__(function)
+        self._codes: dict[str, Callable[[bytes], object]] = {}
+        self._records: dict[int, tuple[object, str, bytes]] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, *arguments: object) -> object:
+        """Run the code for these arguments; load it from the disk or compile it before the first call."""
+        packed = [self._pack(argument) for argument in arguments]
+        types = ",".join([kind for kind, _ in packed])
+        code = self._codes.get(types) or self._load(types, arguments)
+        return code(b"".join([content for _, content in packed]))
+
+    def _pack(self, argument: object) -> tuple[str, bytes]:
+        """Return the type of an argument, and its content; those of the last named tuples are kept."""
+        if not isinstance(argument, tuple):
+            return _pack(argument)
+        record = self._records.get(id(argument))
+        if record is None or record[0] is not argument:
+            if len(self._records) >= _MOST_RECORDS:
+                self._records.clear()
+            record = self._records[id(argument)] = (argument, *_pack(argument))
+        return record[1:]
+
+    def _load(self, types: str, arguments: tuple[object, ...]) -> Callable[[bytes], object]:
+        from anatune.numerics._machine_code import load_code, store_code
+
+        with self._lock:
+            if types not in self._codes:
+                name = self.name.removeprefix(TEMPLATES)
+                code = load_code(_FOLDER, name, types)
+                if code is None:
+                    from anatune.numerics._compiler import compile_object
+
+                    _say_compiling(folder_of(self.name))
+                    code = store_code(_FOLDER, name, types, compile_object(self.dispatcher, arguments, watchers))
+                self._codes[types] = code
+            return self._codes[types]
+
+
+def _pack(value: object) -> tuple[str, bytes]:
+    """Return the type of a value as a text, and the 8-byte numbers that compiled code reads: see `_compiler`."""
+    if isinstance(value, np.ndarray):
+        layout = "C" if value.flags.c_contiguous else "A"
+        numbers = (value.ctypes.data, *value.shape, *value.strides)
+        return f"{value.dtype.str}{value.ndim}{layout}", struct.pack(f"{len(numbers)}q", *numbers)
+    if isinstance(value, tuple):
+        packed = [_pack(part) for part in value]
+        types = ",".join([kind for kind, _ in packed])
+        return f"{type(value).__qualname__}({types})", b"".join([content for _, content in packed])
+    if isinstance(value, bool | np.bool_):
+        return "?", struct.pack("q", value)
+    if isinstance(value, int | np.integer):
+        return "q", struct.pack("q", value)
+    return "d", struct.pack("d", value)
 
 
 def jit(function: _Function) -> _Function:
-    """Compile `function` lazily and store its code on disk: for the batch functions that Python calls."""
-    compiled = _njit()(function)
-    if _FOLDER is not None and not _settings.DISABLE_JIT:
-        keep_code(compiled, function, _FOLDER)
-    return compiled  # type: ignore[no-any-return]
+    """Compile `function` when it is first called and store its code on disk: for functions that Python calls."""
+    return function if _is_disabled else cast("_Function", CompiledFunction(function))
 
 
 def jit_helper(function: _Function) -> _Function:
-    """Compile a helper that only other compiled functions call (once for each chunk); its code is stored with theirs.
-
-    It cannot be called from Python: without that entry, compilation takes a fifth less time.
-    """
-    return _njit(no_cpython_wrapper=True)(function)  # type: ignore[no-any-return]
-
-
-def jit_sequence(function: _Function) -> _Function:
-    """Compile a helper that mainly calls other helpers as a part of its caller, not as a function of its own.
-
-    Its arguments become variables of the caller. As arguments of a function, arrays and tuples of arrays would cost a
-    reference count at each call, and a loop with one is not vectorised (`cuda.times.time.fill_time` took 1.3 to 1.7
-    times as long in parts).
-    """
-    return _njit(inline="always")(function)  # type: ignore[no-any-return]
+    """Compile `function` with the compiled functions that call it; they may inline it."""
+    return function if _is_disabled else cast("_Function", Helper(function))
 
 
 def jit_inline(function: _Function) -> _Function:
-    """Compile a scalar helper and inline it into its callers, so that their loops can be vectorised.
-
-    Like `jit_helper`, it cannot be called from Python.
-    """
-    return _njit(forceinline=True, no_cpython_wrapper=True)(function)  # type: ignore[no-any-return]
-
-
-def jit_scalar(function: _Function) -> _Function:
-    """Compile a scalar helper like `jit_inline`, but let Python call it, too."""
-    return _njit(forceinline=True)(function)  # type: ignore[no-any-return]
+    """Compile `function` like a helper that is always inlined, so that loops of its callers can be vectorised."""
+    return function if _is_disabled else cast("_Function", Helper(function, is_inlined=True))

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import median, quantiles
 
-import numba
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -40,7 +39,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args(arguments)
-    num_threads = numba.get_num_threads()
     models = {name: api.model(anatune.layer(name), anatune.hardware(options.hw)) for name in WORKLOADS}
     batches = {name: model.space.sample_points(options.points, options.seed) for name, model in models.items()}
     for name, model in models.items():  # compile, and touch the memory
@@ -83,7 +81,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )  # fmt: skip
     Console().print(table)
     if options.json:
-        settings = {"hw": options.hw, "threads": num_threads, "cores": os.cpu_count(), "seed": options.seed}
+        settings = {"hw": options.hw, "cores": os.cpu_count(), "seed": options.seed}
         write_json(options.json, {"environment": environment(**settings), "results": rows})
 
 

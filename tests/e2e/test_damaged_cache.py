@@ -14,9 +14,9 @@ def test_damaged_compiled_code(new_process, tmp_path):
     assert first.returncode == 0
     folder = tmp_path / _jit.cache_folder().name
     shutil.copytree(Path(os.environ["NUMBA_CACHE_DIR"]) / folder.name, folder)
-    index = next(folder.rglob("cuda.times.shared_memory.*.nbi"))
+    index = next(folder.rglob("cuda.times.shared_memory.*.code"))
     index.write_bytes(index.read_bytes()[:20])
-    code = next(folder.rglob("cuda.times.search.*.nbc"))
+    code = next(folder.rglob("cuda.times.search.*.code"))
     code.write_bytes(b"")
     again = new_process(*WORDS, NUMBA_CACHE_DIR=str(tmp_path))
     assert again.returncode == 0

@@ -7,7 +7,7 @@ from anatune.doctor.trials import IS_TRIED
 from anatune.requirements import Need, pip_line
 
 ASKED = {
-    "": [Need("numba", ">=0.60"), Need("pandas", ">=2"), Need("typer", "")],
+    "": [Need("numba", ">=0.61"), Need("pandas", ">=2"), Need("typer", "")],
     "tvm": [Need("apache-tvm", "==0.27"), Need("apache-tvm-ffi", "==0.1.14.post1")],
     "metaschedule": [Need("apache-tvm", "==0.27"), Need("psutil", ">=5")],
     "onnx": [Need("onnx", ">=1.16")],

@@ -23,7 +23,7 @@ def test_folders_that_are_not_there_yet(found, tmp_path):
 
 def test_folders_in_use(found, tmp_path):
     (tmp_path / "cache/anatune/numerics-0123").mkdir(parents=True)
-    (tmp_path / "cache/anatune/numerics-0123/cuda.x.nbi").touch()
+    (tmp_path / "cache/anatune/numerics-0123/cuda.x.code").touch()
     (tmp_path / "config/anatune/hwspecs").mkdir(parents=True)
     (tmp_path / "config/anatune/hwspecs/board.toml").touch()
     told = found()

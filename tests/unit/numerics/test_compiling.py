@@ -35,7 +35,7 @@ def test_functions_are_told_and_their_seconds_kept(tmp_path):
     assert shares == sorted(shares)
     assert told[-1][2] is None
     kept = msgspec.json.decode((tmp_path / "compile-seconds.json").read_bytes(), type=dict[str, float])
-    assert "anatune.templates.cuda.times.shared_memory.conflict_table" in kept
+    assert "anatune.templates.cuda.times.shared_memory.fill_conflicts" in kept
     assert all(seconds > 0 for seconds in kept.values())
     assert run() == []  # the code is there
     for path in tmp_path.glob("numerics-*/*"):

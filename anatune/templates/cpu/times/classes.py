@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.numerics._jit import jit_inline, jit_sequence
+from anatune.numerics._jit import jit_inline
 from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.templates.cpu.times.nest import CpuNest, combine
 
@@ -172,7 +172,6 @@ def unrolling(steps: float) -> float:
     return max(steps, UNROLLED) / min(steps, UNROLLED)
 
 
-@jit_sequence
 def transfers_of(nest: CpuNest, caches: Caches) -> Transfers:
     """Return the transfers of a nest, with new work space."""
     tile, after = np.empty(nest.extents.shape[0], np.int64), np.empty(caches.size.shape[0])

@@ -12,12 +12,13 @@ from anatune.templates.cpu.times.classes import (
     MicrokernelShape,
     SearchClass,
     Terms,
+    Transfers,
     point_seconds,
     transfers_of,
 )
 from anatune.templates.cpu.times.lattice import inner_seconds, is_divisor, segment_seconds
-from anatune.templates.cpu.times.microkernel import NUM_PARTS, core_cycles
-from anatune.templates.cpu.times.nest import CpuMachine, CpuNest
+from anatune.templates.cpu.times.microkernel import KernelWork, core_cycles, new_kernel_work
+from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, CpuNest
 
 __all__ = ["complete"]
 
@@ -92,7 +93,6 @@ def _write(
     return count, later
 
 
-@jit
 def complete(
     nest: CpuNest, machine: CpuMachine, search_class: SearchClass, node: Floats, tie_step: float, completions: Ints
 ) -> tuple[int, float]:
@@ -115,14 +115,25 @@ def complete(
         Number of rows filled. If not all rows are filled: a lower bound on the seconds of completions in later steps
         (inf: there is none).
     """
-    core, terms, packed = machine.core, search_class.terms, search_class.tiles.caches.packed
+    work = new_kernel_work(len(nest.extents))
+    transfers, order_s = transfers_of(nest, search_class.tiles.caches), np.empty((3, nest.orders.shape[1]))
+    count, later = _complete(nest, machine.core, search_class, node, tie_step, transfers, work, order_s, completions)
+    return count, later
+
+
+@jit
+def _complete(
+    nest: CpuNest, core: CpuCore, search_class: SearchClass, node: Floats, tie_step: float, transfers: Transfers,
+    work: KernelWork, order_s: Floats, completions: Ints,
+) -> tuple[int, float]:  # fmt: skip
+    """Do the work of `complete`; `order_s`, (3, orders), is work space."""
+    terms, packed = search_class.terms, search_class.tiles.caches.packed
     middle, middle_worth = search_class.middle, search_class.middle_worth
     chunks, chunk_worth = search_class.chunks, search_class.chunk_worth
     tiles, lattice = search_class.tiles, search_class.tiles.lattice
     nest_row = lattice.shape[0] - 1
     num_axes = nest.extents.shape[0]
-    transfers = transfers_of(nest, tiles.caches)
-    inner, calls, kernel = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
+    inner, calls, kernel, rows, parts = work.inner, work.calls, work.kernel, work.rows, work.parts
     for a in range(num_axes):
         inner[a] = int(node[KEY_TILES + a])
         calls[a] = int(node[KEY_TILES + num_axes + a])
@@ -132,13 +143,11 @@ def complete(
     for a in range(num_axes):
         while lattice[inner_row, a] < inner[a]:
             inner_row += tiles.stride[a]
-    rows, parts = np.empty(num_axes, np.int64), np.zeros(NUM_PARTS)
     core_s = terms.share * core_cycles(nest, core, shape, packed, rows, parts, False) / core.clock_hz
     order = nest.orders[3, int(node[KEY_TILES + 3 * num_axes])]
     inside_s = inner_seconds(nest, order, shape, transfers)
     outer_orders, l3_orders, l2_orders = nest.orders[0], nest.orders[1], nest.orders[2]
-    num_orders = l2_orders.shape[0]
-    l2_s, l3_s, outer_s = np.empty(num_orders), np.empty(num_orders), np.empty(num_orders)
+    l2_s, l3_s, outer_s = order_s[0], order_s[1], order_s[2]
     limit = np.exp((tie_step + 1.0) * terms.tie) * (1.0 + 1e-9)
     count = 0
     later = np.inf

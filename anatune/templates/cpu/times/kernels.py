@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_sequence
+from anatune.numerics._jit import jit_helper
 from anatune.numerics.columns import CHUNK_SIZE, Ints
 from anatune.templates.cpu.times.columns import CpuChunk, CpuCol
 from anatune.templates.cpu.times.microkernel import broken_rule, call_one, result_stores, step_one
@@ -220,7 +220,7 @@ def _add_cycles(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
         v[CpuCol.UNROLLED_FMA + i] = max(v[CpuCol.UNROLLED_FMA + i], unrolled)
 
 
-@jit_sequence
+@jit_helper
 def core_columns(nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
     """Fill CYCLES, the cycles of its parts, the registers and the rule, after `load_points`."""
     v = c.values

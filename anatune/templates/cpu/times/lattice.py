@@ -15,16 +15,22 @@ _BLOCK = 64
 """Number of large tiles that are tested together."""
 
 
-@jit
 def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -> tuple[Floats, Floats]:
     """Return the capacity bytes of each tile in each cache, (N, C), and the bytes that all such tiles move, (N, C).
 
     The latter, reduced by a rounding error, are a lower bound on the traffic of every cache that holds a part of the
     tile but not more than the tile: several iterations fetch at least the union of what they touch.
     """
-    num_levels = machine.size_bytes.shape[0]
-    result, moved = np.empty((tiles.shape[0], num_levels)), np.empty((tiles.shape[0], num_levels))
-    boxes, tensors, line, extents = nest.boxes, nest.tensors, machine.core.line_bytes, nest.extents
+    result = np.empty((len(tiles), len(machine.size_bytes)))
+    moved = np.empty_like(result)
+    _fill_capacities(nest, machine.core.line_bytes, tiles, packed, result, moved)
+    return result, moved
+
+
+@jit
+def _fill_capacities(nest: CpuNest, line: float, tiles: Ints, packed: Bools, result: Floats, moved: Floats) -> None:
+    boxes, tensors, extents = nest.boxes, nest.tensors, nest.extents
+    num_levels = result.shape[1]
     for n in range(tiles.shape[0]):
         total, written = footprint(boxes, tensors, tiles[n], packed, line, result[n])
         number = 1.0
@@ -32,7 +38,6 @@ def capacities(nest: CpuNest, machine: CpuMachine, tiles: Ints, packed: Bools) -
             number *= extents[a] / tiles[n, a]
         for c in range(num_levels):  # results are written back to memory
             moved[n, c] = (total + written if c == num_levels - 1 else total) * number
-    return result, moved
 
 
 @jit_inline
@@ -134,7 +139,6 @@ def inner_seconds(nest: CpuNest, order: Ints, shape: MicrokernelShape, t: Transf
     return seconds
 
 
-@jit
 def cover(
     nest: CpuNest, level: int, tiles: LatticeTiles, small: Ints, large: Ints, large_worth: Floats, fits: Bools
 ) -> Floats:
@@ -149,10 +153,19 @@ def cover(
     fits : (A, divisors, m) bool
         True if the extent of a large tile is a multiple of a divisor of an axis.
     """
+    worth, is_multiple = np.empty(len(small)), np.empty(_BLOCK, np.bool_)
+    _fill_worth(nest, level, tiles, small, large, large_worth, fits, is_multiple, worth)
+    return worth
+
+
+@jit
+def _fill_worth(
+    nest: CpuNest, level: int, tiles: LatticeTiles, small: Ints, large: Ints, large_worth: Floats, fits: Bools,
+    is_multiple: Bools, worth: Floats,
+) -> None:  # fmt: skip
+    """Fill `worth`; `is_multiple`, (_BLOCK,), says which large tiles of a block consist of whole small ones."""
     size, fill_s, capacity, moved = tiles.caches.size, tiles.caches.fill_s, tiles.capacity, tiles.moved
     orders = nest.orders[level]
-    worth = np.empty(small.shape[0])
-    is_multiple = np.empty(_BLOCK, np.bool_)  # large tiles of the block that consist of whole small ones
     for n in range(small.shape[0]):
         inner = small[n]
         best = np.inf
@@ -187,4 +200,3 @@ def cover(
                     seconds = segment_seconds(orders[o], inner, large_row, tiles, best - large_worth[m])
                     best = min(best, large_worth[m] + seconds)
         worth[n] = best
-    return worth

@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
+from typing import NamedTuple
 
-from anatune.numerics._jit import jit, jit_helper, jit_inline, jit_scalar
+import numpy as np
+
+from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.templates.cpu.times.classes import MicrokernelShape
 from anatune.templates.cpu.times.nest import CpuCore, CpuNest, ceil_div, skips_padding, steps_of
@@ -23,10 +26,12 @@ __all__ = [
     "NUM_PARTS",
     "REGISTERS",
     "CpuRule",
+    "KernelWork",
     "broken_rule",
     "call_one",
     "core_cycles",
     "kernel_rules",
+    "new_kernel_work",
     "result_stores",
     "step_one",
 ]
@@ -36,6 +41,26 @@ ACCUMULATORS, REGISTERS, MULTIPLY_ADDS, NUM_PARTS = 0, 1, 2, 3
 
 They are the accumulators and registers of the largest microkernel, and the multiply-adds of its unrolled body.
 """
+
+
+class KernelWork(NamedTuple):
+    """Work space of functions that try microkernels."""
+
+    inner: Ints
+    """(A,), as the next three fields."""
+    calls: Ints
+    kernel: Ints
+    rows: Ints
+    parts: Floats
+    """(NUM_PARTS,)."""
+
+
+def new_kernel_work(num_axes: int) -> KernelWork:
+    """Return work space for nests of `num_axes` axes."""
+    inner, calls, kernel, rows = np.empty((4, num_axes), np.int64)
+    return KernelWork(inner, calls, kernel, rows, np.zeros(NUM_PARTS))
+
+
 CpuRule = IntEnum("CpuRule", "microkernel_pairs microkernel_registers microkernel_code parallel_cores")
 """Id of a rule -> its code, which `broken_rule` returns for points that break it."""
 
@@ -74,7 +99,7 @@ def _registers(cpu: CpuCore, accumulators: float, held: float, broadcast: float)
     return products + held + (0.0 if _folds(cpu, accumulators, broadcast) else min(broadcast, cpu.broadcasts_held))
 
 
-@jit_scalar
+@jit_inline
 def step_one(
     cpu: CpuCore,
     accumulators: float,
@@ -128,7 +153,7 @@ def step_one(
     return (max(step, spilled) if does_spill else step), registers, fma, load, latency, issue
 
 
-@jit_scalar
+@jit_inline
 def call_one(cpu: CpuCore, stores: float, reloads: float, reduces: float, partial: float) -> float:
     """Return the cycles that a call adds to its steps: entry, pipeline drain, stores, reloads of partial sums."""
     entry = cpu.call_cycles + cpu.fma_latency if reduces > 0.0 else cpu.loop_instructions / cpu.issue_width
@@ -230,7 +255,7 @@ def _padding(nest: CpuNest, shape: MicrokernelShape, packed: Bools, is_bound: bo
     cycles = 0.0
     copied = -1
     for p in range(nest.padding.shape[0]):
-        x, a, r = nest.padding[p]
+        x, a, r = nest.padding[p, 0], nest.padding[p, 1], nest.padding[p, 2]
         leaves_out = False
         if a >= 0:
             leaves_out = is_bound or skips_padding(

@@ -35,7 +35,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_helper, jit_inline, jit_sequence
+from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Bools, Floats, Ints
 from anatune.templates.cpu.times.classes import (
     KEY_ACCUMULATORS,
@@ -59,10 +59,11 @@ from anatune.templates.cpu.times.lattice import inner_seconds
 from anatune.templates.cpu.times.microkernel import (
     ACCUMULATORS,
     MULTIPLY_ADDS,
-    NUM_PARTS,
     REGISTERS,
+    KernelWork,
     call_one,
     core_cycles,
+    new_kernel_work,
 )
 from anatune.templates.cpu.times.nest import CpuCore, CpuMachine, CpuNest
 
@@ -164,7 +165,6 @@ class _Enumeration(NamedTuple):
     """Unrolled steps."""
 
 
-@jit_sequence
 def _new_enumeration(num_axes: int) -> _Enumeration:
     return _Enumeration(
         np.empty(num_axes, np.int64), np.zeros(num_axes + 1, np.int64), np.ones(num_axes + 1), np.ones(num_axes + 1)
@@ -266,13 +266,21 @@ def _partial_cycles(nest: CpuNest, core: CpuCore, inner: Ints) -> float:
     return float(vectors / most * call_one(core, most, most, float(nest.simd[3]), 1.0))
 
 
+@jit_inline
+def _product(values: Floats) -> float:
+    product = 1.0
+    for i in range(values.shape[0]):
+        product *= values[i]
+    return product
+
+
 @jit_helper
 def _least_cycles(
     nest: CpuNest, core: CpuCore, options: MicrokernelOptions, divisors: Ints, shape: MicrokernelShape,
     packed: Bools, walk: _Enumeration, rows: Ints, parts: Floats,
 ) -> tuple[float, int]:  # fmt: skip
     """Return the least cycles of any microkernel on a tile (inf if there is none), and how many were evaluated."""
-    most, inside_share = core.register_limit * core.registers, nest.inside_share.prod()
+    most, inside_share = core.register_limit * core.registers, _product(nest.inside_share)
     least = np.inf
     evaluated = 0
     _begin(walk, options, divisors, 0)
@@ -313,7 +321,6 @@ def _keep_orders(
     return count
 
 
-@jit
 def best_kernels(
     nest: CpuNest,
     machine: CpuMachine,
@@ -338,16 +345,28 @@ def best_kernels(
     tuple of int
         The new count, and the number of nodes whose time was computed.
     """
-    core, terms, tiles, packed = machine.core, search_class.terms, search_class.tiles, search_class.tiles.caches.packed
+    num_axes = len(nest.extents)
+    transfers = transfers_of(nest, search_class.tiles.caches)
+    count, evaluated = _best_kernels(
+        nest, machine.core, search_class, options, l1_tiles, floors, transfers, _new_enumeration(num_axes),
+        new_kernel_work(num_axes), np.empty(heap.shape[1]), heap, count,
+    )  # fmt: skip
+    return count, evaluated
+
+
+@jit
+def _best_kernels(
+    nest: CpuNest, core: CpuCore, search_class: SearchClass, options: MicrokernelOptions, l1_tiles: L1Tiles,
+    floors: Floors, transfers: Transfers, walk: _Enumeration, work: KernelWork, key: Floats, heap: Floats, count: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Do the work of `best_kernels`; `key` is work space for a row of the heap."""
+    terms, tiles, packed = search_class.terms, search_class.tiles, search_class.tiles.caches.packed
     size, fill_s = tiles.caches.size, tiles.caches.fill_s
     num_axes, num_blocked = nest.extents.shape[0], options.num_blocked
-    transfers, walk = transfers_of(nest, tiles.caches), _new_enumeration(num_axes)
-    calls, kernel, rows = np.empty(num_axes, np.int64), np.empty(num_axes, np.int64), np.empty(num_axes, np.int64)
-    parts = np.zeros(NUM_PARTS)
-    key = np.empty(heap.shape[1])
+    calls, kernel, rows, parts = work.calls, work.kernel, work.rows, work.parts
     key[KEY_PACKED] = search_class.pack_tie
     key[KEY_PARALLEL] = search_class.parallel
-    most, inside_share = core.register_limit * core.registers, nest.inside_share.prod()
+    most, inside_share = core.register_limit * core.registers, _product(nest.inside_share)
     evaluated = 0
     for n in range(l1_tiles.rows.shape[0]):
         limit = _limit(heap, count, terms.tie)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit, jit_helper, jit_sequence
+from anatune.numerics._jit import jit, jit_helper
 from anatune.numerics.columns import CHUNK_SIZE, Floats
 from anatune.templates.cpu.times.columns import CpuChunk, CpuCol
 from anatune.templates.cpu.times.nest import CpuNest
@@ -186,7 +186,7 @@ def _grow_by_loop(level: int, depth: int, nest: CpuNest, c: CpuChunk) -> None:
         v[CpuCol.OUTSIDE + i] /= c.trips[a, i]
 
 
-@jit_sequence
+@jit_helper
 def traffic(nest: CpuNest, line: float, c: CpuChunk) -> None:
     """Fill `c.traffic`, the bytes into and out of each cache in a first call, `c.timed` and `c.held`.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from anatune.numerics._jit import jit_helper, jit_scalar, jit_sequence
+from anatune.numerics._jit import jit_helper, jit_inline
 from anatune.numerics.columns import Bytes
 from anatune.templates.cuda.times.shared_memory import conflict_degree_one
 from anatune.templates.cuda.times.tile import LIVE_REGISTERS
@@ -14,7 +14,7 @@ from anatune.templates.gpu.times.waves import SECTOR
 __all__ = ["fill_best_micro", "fill_loop_effects", "fill_micro", "is_dynamic_one"]
 
 
-@jit_scalar
+@jit_inline
 def warp_sectors_one(warp: float, lanes: float, inner: float, apart_bytes: float) -> float:
     """Return the 32-byte sectors that one access of a warp to global memory touches.
 
@@ -25,7 +25,7 @@ def warp_sectors_one(warp: float, lanes: float, inner: float, apart_bytes: float
     return warp / lanes * (dense if inner == 1.0 else min(lanes, dense))
 
 
-@jit_scalar
+@jit_inline
 def is_dynamic_one(vthreads: float, reg_inner: float, k2: float, reg_outer: float, limit: float) -> bool:
     """Return whether a loop over the register tile is not unrolled, so that accumulators are indexed at run time.
 
@@ -151,7 +151,7 @@ def _add_shared_loads(t: int, n: int, nest: NestArrays, gpu: Gpu, c: Chunk, tabl
         conflict[i] = max(conflict[i], degree)
 
 
-@jit_scalar
+@jit_inline
 def fetch_one(footprint: float, width: float, threads: float, warps: float, warp: float) -> tuple[float, float]:
     """Return (loads of one thread, loads of all warps) to fetch a tile of `footprint` elements once."""
     each = math.ceil(footprint / (threads * width))
@@ -206,7 +206,7 @@ def _fill_stores(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, best: bool) -> No
         sectors[i] = min(warp_sectors_one(float(gpu.warp_size), lanes, inner, inner * apart), float(gpu.warp_size))
 
 
-@jit_sequence
+@jit_helper
 def fill_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> None:
     """Fill the micro quantities of the first `n` points. It needs inner, width and the macro quantities."""
     v = c.values
@@ -225,7 +225,7 @@ def fill_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk, table: Bytes) -> No
     _fill_stores(n, nest, gpu, c, False)
 
 
-@jit_sequence
+@jit_helper
 def fill_best_micro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill the micro quantities with values that no point of the macro choice can beat; see `cuda.model.ranking`."""
     v = c.values

@@ -38,7 +38,6 @@ class AxisTable(NamedTuple):
     """(axes,): number of points of all later axes together."""
 
 
-@jit
 def list_macros(
     start: int,
     stop: int,
@@ -65,9 +64,17 @@ def list_macros(
     -------
     (next number, macro choices written, points of the space that were skipped)
     """
+    digits = np.empty(len(o.num_options), np.int64)
+    threads = np.ones(len(o.num_options) + 1, np.int64)
+    return _list_macros(start, stop, num_spatial, o, max_threads, digits, threads, points, numbers, weights)
+
+
+@jit
+def _list_macros(
+    start: int, stop: int, num_spatial: int, o: AxisTable, max_threads: int, digits: Ints, threads: Ints,
+    points: Ints, numbers: Ints, weights: Floats,
+) -> tuple[int, int, float]:  # fmt: skip
     num_axes = o.num_options.shape[0]
-    digits = np.empty(num_axes, np.int64)
-    threads = np.ones(num_axes + 1, np.int64)
     skipped = 0.0
     n = 0
     number = start

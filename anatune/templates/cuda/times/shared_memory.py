@@ -9,27 +9,33 @@ from __future__ import annotations
 
 import numpy as np
 
-from anatune.numerics._jit import jit, jit_scalar
-from anatune.numerics.columns import Bytes
+from anatune.numerics._jit import jit, jit_inline
+from anatune.numerics.columns import Bytes, Ints
 
-__all__ = ["conflict_degree_one", "conflict_table"]
+__all__ = ["conflict_degree_one", "conflict_table", "fill_conflicts"]
 
 NUM_BANKS = 32
 
 
-@jit
 def conflict_table() -> Bytes:
     """Return the table [stride_1, count_1, stride_2, count_2] -> most words in one bank, (32, 33, 32, 33) uint8.
 
     Entries with count_1 * count_2 > 32 are 1 and not used.
     """
     table = np.ones((NUM_BANKS, NUM_BANKS + 1, NUM_BANKS, NUM_BANKS + 1), np.uint8)
-    words = np.zeros(NUM_BANKS, np.int64)
+    fill_conflicts(table, np.zeros(NUM_BANKS, np.int64))
+    return table
+
+
+@jit
+def fill_conflicts(table: Bytes, words: Ints) -> None:
+    """Fill the table of `conflict_table`; `words`, (NUM_BANKS,), is work space."""
     for stride_1 in range(NUM_BANKS):
         for count_1 in range(1, NUM_BANKS + 1):
             for stride_2 in range(NUM_BANKS):
                 for count_2 in range(1, NUM_BANKS // count_1 + 1):
-                    words[:] = 0
+                    for bank in range(NUM_BANKS):
+                        words[bank] = 0
                     worst = 0
                     for i in range(count_1):
                         for j in range(count_2):
@@ -37,10 +43,9 @@ def conflict_table() -> Bytes:
                             words[bank] += 1
                             worst = max(worst, words[bank])
                     table[stride_1, count_1, stride_2, count_2] = worst
-    return table
 
 
-@jit_scalar
+@jit_inline
 def conflict_degree_one(
     table: Bytes, stride_1: int, count_1: int, stride_2: int, count_2: int, others: int, phase: int
 ) -> float:

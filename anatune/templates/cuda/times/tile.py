@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from enum import IntEnum
 
-from anatune.numerics._jit import jit_helper, jit_sequence
+from anatune.numerics._jit import jit_helper
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.gpu.rules import MAX_GRID
 from anatune.templates.gpu.times.columns import Chunk, Col, Gpu, NestArrays
@@ -359,7 +359,7 @@ def _fill_dram_bytes(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
             dram[i] += max(min(block_bytes * distinct[i] * windows, traffic), min(whole, traffic))
 
 
-@jit_sequence
+@jit_helper
 def fill_macro(n: int, nest: NestArrays, gpu: Gpu, c: Chunk) -> None:
     """Fill the macro quantities of the first `n` points from grid, thread, reg, tile and STAGES."""
     _fill_footprints(n, nest, c)

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from anatune.numerics._jit import jit_inline, jit_scalar
+from anatune.numerics._jit import jit_inline
 from anatune.numerics.columns import Ints
 from anatune.templates.gpu.times.columns import Gpu, Limiter
 
@@ -31,7 +31,7 @@ LAUNCH_PARTITIONS = 4
 its successors with 4 could not run. Source: [CUDA-occupancy] cudaOccMaxActiveBlocksPerMultiprocessor."""
 
 
-@jit_scalar
+@jit_inline
 def ceil_div(a: int, b: int) -> int:
     """Return a / b rounded up, for b > 0."""
     return -(-a // b)
@@ -85,7 +85,7 @@ def resident_blocks(threads: Number, registers: Number, shared_bytes: Number, gp
     return resident * (1 - (no_room | too_many | too_large)), limiter
 
 
-resident_blocks_one = jit_scalar(resident_blocks)
+resident_blocks_one = jit_inline(resident_blocks)
 
 
 @jit_inline

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from anatune.numerics._jit import jit_inline, jit_scalar, jit_sequence
+from anatune.numerics._jit import jit_helper, jit_inline
 from anatune.numerics.columns import Floats
 from anatune.templates.gpu.times.columns import Gpu
 
@@ -53,7 +53,7 @@ SM_FILL_BYTES = 64.0
 """Bytes an SM takes from L2 per cycle. Source: [Accel-Sim] L1 fill width."""
 
 
-@jit_scalar
+@jit_inline
 def norm4(a: float, b: float, c: float) -> float:
     """Return the 4-norm, a smooth maximum that is close to the maximum: for resources that overlap well."""
     a, b, c = a * a, b * b, c * c
@@ -67,7 +67,7 @@ def norm(exponent: Floats | float, *values: Floats) -> Floats:
     return total
 
 
-@jit_scalar
+@jit_inline
 def sector_bytes_one(footprint: float, run: float, misaligned: int, element_bytes: float) -> float:
     """Return the bytes of the 32-byte sectors that a tile with rows of `run` elements touches.
 
@@ -79,7 +79,7 @@ def sector_bytes_one(footprint: float, run: float, misaligned: int, element_byte
     return rows * (row + SECTOR - element_bytes) if loose else rows * max(SECTOR, row)
 
 
-@jit_scalar
+@jit_inline
 def is_broken_split(split: float, leftovers: float, tiles: float, steps: float, num_sms: float) -> bool:
     """Return whether a split is illegal: a part has no step, or there are no complete rounds or no leftovers.
 
@@ -169,7 +169,7 @@ class Waves(NamedTuple):
     each: float
 
 
-@jit_sequence
+@jit_helper
 def waves_one(
     blocks: float,
     steps: int,

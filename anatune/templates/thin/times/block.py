@@ -13,7 +13,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
-from anatune.numerics._jit import jit_sequence
+from anatune.numerics._jit import jit_helper
 from anatune.numerics.columns import Ints
 from anatune.templates.gpu.rules import MAX_GRID
 from anatune.templates.gpu.times.columns import Gpu
@@ -86,7 +86,7 @@ class ThinBlock(NamedTuple):
     """Sums of a block that a split sum writes to memory."""
 
 
-@jit_sequence
+@jit_helper
 def make_block(point: Ints, stream: ThinStream) -> ThinBlock:
     """Return the tiles and loads of a point (columns of `ThinSpace`)."""
     n_thread, n_each, n_vector = point[0], point[1], point[2]
@@ -142,20 +142,20 @@ def make_block(point: Ints, stream: ThinStream) -> ThinBlock:
     )
 
 
-@jit_sequence
+@jit_helper
 def loads_in_flight(block: ThinBlock) -> int:
     """Return the loads of the large operand that a thread has in flight: all of a step if another step follows."""
     return block.loads if block.steps > 1 else min(block.loads, SUNK_LOADS)
 
 
-@jit_sequence
+@jit_helper
 def thread_registers(block: ThinBlock, rows: int) -> int:
     """Return the registers that a thread needs: sums, loads in flight, rows of the small operand, addresses."""
     held = loads_in_flight(block) * (block.load_words + 1)
     return BASE_REGISTERS + 6 * block.accumulators // 5 + held + min(rows, AHEAD_ROWS) * block.small_words
 
 
-@jit_sequence
+@jit_helper
 def broken_rule(block: ThinBlock, shared_bytes: int, cap: int, gpu: Gpu) -> int:
     """Return the code of the first broken rule, 0 if legal; `cap` is the most registers that a thread can have."""
     fewest = LEAST_REGISTERS + block.accumulators + block.loads * block.load_words + block.small_words

@@ -22,7 +22,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from anatune.numerics._jit import jit, jit_inline, jit_sequence
+from anatune.numerics._jit import jit, jit_helper, jit_inline
 from anatune.numerics.columns import Floats, Ints
 from anatune.templates.gpu.times.columns import Gpu
 from anatune.templates.gpu.times.occupancy import resident_blocks_one
@@ -65,7 +65,7 @@ class _ThinStepCycles(NamedTuple):
     """Bytes from L2."""
 
 
-@jit_sequence
+@jit_helper
 def _large_step_bytes(block: ThinBlock, stream: ThinStream) -> float:
     """Return the bytes of the sectors that a step of a block reads of the large operand, without the tail."""
     element = float(stream.element_bytes)
@@ -85,7 +85,7 @@ def _cache_lines(count: float, step: int, element: float) -> float:
     return max(1.0, count * max(1.0, float(step)) * element / LINE)
 
 
-@jit_sequence
+@jit_helper
 def _step_cycles(point: Ints, block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> _ThinStepCycles:
     element = float(stream.element_bytes)
     words = stream.dots == 1 and block.load % 4 == 0 and block.small_load % 4 == 0
@@ -113,7 +113,7 @@ def _step_cycles(point: Ints, block: ThinBlock, sm_byte: float, stream: ThinStre
     return _ThinStepCycles(fma, issue, l1, compute, memory, norm4(compute, memory, 0.0), num_bytes)
 
 
-@jit_sequence
+@jit_helper
 def _lone_step_cycles(block: ThinBlock, step: _ThinStepCycles, missing: float, stream: ThinStream, gpu: Gpu) -> float:
     """Return the cycles of a step of a block that is alone on its SM; `missing` is the share of loads from DRAM."""
     warp_issue = step.issue / block.warps * gpu.issue_per_cycle  # one instruction a cycle
@@ -123,7 +123,7 @@ def _lone_step_cycles(block: ThinBlock, step: _ThinStepCycles, missing: float, s
     return turns * QUEUE * latency + step.memory + max(chain, step.compute)
 
 
-@jit_sequence
+@jit_helper
 def _end_cycles(block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) -> tuple[float, float]:
     """Return the cycles that the end of a block keeps an SM busy, and the cycles that it takes.
 
@@ -145,7 +145,7 @@ def _end_cycles(block: ThinBlock, sm_byte: float, stream: ThinStream, gpu: Gpu) 
     return busy, max(busy, passed)
 
 
-@jit_sequence
+@jit_helper
 def _dram_bytes(block: ThinBlock, step_bytes: float, workspace: float, stream: ThinStream, gpu: Gpu) -> float:
     """Return the bytes that cross the DRAM boundary: the large operand once, and again only where windows overlap.
 
@@ -160,7 +160,7 @@ def _dram_bytes(block: ThinBlock, step_bytes: float, workspace: float, stream: T
     return total
 
 
-@jit_sequence
+@jit_helper
 def _second_kernel_cycles(workspace: float, stream: ThinStream, gpu: Gpu) -> float:
     """Return the cycles of the kernel that adds split sums and stores results, without its launch."""
     rate = gpu.l2_bytes_cycle if workspace <= 0.5 * gpu.l2_bytes else gpu.dram_bytes_cycle

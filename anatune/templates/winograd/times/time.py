@@ -112,7 +112,6 @@ def _rule(cpu: CpuCore, registers: float, multiply_adds: float, largest: float, 
     return WinogradRule.parallel_cores if split > 0.0 and (chunks < 2.0 or cpu.num_cores < 2.0) else 0
 
 
-@jit
 def run_points(
     points: Ints, task: int, tiling: WinogradTiling, machine: CpuMachine, rules: Ints, times: Floats, columns: Floats
 ) -> None:
@@ -131,10 +130,17 @@ def run_points(
     columns : (WinogradCol.COUNT, num_points) float64, or (0, 0)
         Filled with every quantity if it has rows.
     """
+    work = np.empty((6, len(machine.size_bytes)))
+    _run_points(points, task, tiling, machine, work[0], work[1], work[2], work[3:], rules, times, columns)
+
+
+@jit
+def _run_points(
+    points: Ints, task: int, tiling: WinogradTiling, machine: CpuMachine, size: Floats, fill_s: Floats,
+    traffic: Floats, timed: Floats, rules: Ints, times: Floats, columns: Floats,
+) -> None:  # fmt: skip
     cpu = machine.core
     num_levels = machine.size_bytes.shape[0]
-    size, fill_s = machine.size_bytes.copy(), machine.size_bytes.copy()
-    traffic, timed = machine.size_bytes.copy(), np.zeros((3, num_levels))
     for i in range(points.shape[0]):
         calls, rows = float(points[i, WinogradPoint.CALLS]), float(points[i, WinogradPoint.ROWS])
         slivers, vectors = float(points[i, WinogradPoint.SLIVERS]), float(points[i, WinogradPoint.VECTORS])
@@ -225,7 +231,8 @@ def run_points(
         columns[WinogradCol.OVERHEAD_S, i] = share * extra / cpu.clock_hz
         for level in range(3):
             has_level = level < num_levels
-            columns[WinogradCol.L2_S + level, i] = share * timed[:, level].sum() * fill_s[level] if has_level else 0.0
+            level_bytes = timed[0, level] + timed[1, level] + timed[2, level] if has_level else 0.0
+            columns[WinogradCol.L2_S + level, i] = share * level_bytes * fill_s[level] if has_level else 0.0
             columns[WinogradCol.L1_BYTES + level, i] = traffic[level] if has_level else 0.0
         columns[WinogradCol.START_S, i] = start_s
         columns[WinogradCol.CORE_S, i] = core_s
