@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 
@@ -25,6 +25,8 @@ from anatune.resources import user_cache_folder
 from anatune.writable import can_write
 
 if TYPE_CHECKING:
+    from numba.core.dispatcher import Dispatcher
+
     from anatune.numerics._compiler import CompilationWatcher
 
 _log = logging.getLogger(__name__)
@@ -115,16 +117,16 @@ class Helper:
         return self.function(*arguments)
 
     @functools.cached_property
-    def dispatcher(self) -> Any:
+    def dispatcher(self) -> object:
         """The object by which numba compiles the function."""
         from anatune.numerics._compiler import make_dispatcher
 
         return make_dispatcher(self.function, is_inlined=self.is_inlined)
 
     @property
-    def _numba_type_(self) -> Any:
+    def _numba_type_(self) -> object:
         """The type by which numba knows the function where compiled code calls it."""
-        return self.dispatcher._numba_type_
+        return self.dispatcher._numba_type_  # type: ignore[attr-defined]
 
 
 class CompiledFunction(Helper):
@@ -169,7 +171,8 @@ class CompiledFunction(Helper):
                     from anatune.numerics._compiler import compile_object
 
                     _say_compiling(folder_of(self.name))
-                    code = store_code(_FOLDER, name, types, compile_object(self.dispatcher, arguments, watchers))
+                    dispatcher = cast("Dispatcher[Callable[..., object]]", self.dispatcher)
+                    code = store_code(_FOLDER, name, types, compile_object(dispatcher, arguments, watchers))
                 self._codes[types] = code
             return self._codes[types]
 

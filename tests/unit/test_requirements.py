@@ -11,7 +11,7 @@ from anatune.requirements import Need, needs, pip_line
 
 def test_what_is_asked_for_is_what_the_project_states():
     asked = needs()
-    assert Need("numba", ">=0.61") in asked[""]
+    assert Need("numba", ">=0.68") in asked[""]
     assert Need("sqlalchemy", ">=2.0") in asked[""]
     assert {need.name for need in asked["metaschedule"]} == {"apache-tvm", "apache-tvm-ffi", "cloudpickle", "psutil"}
     assert all(need.specifier for need in asked["tvm"])

@@ -196,9 +196,9 @@ def _make_unpacked_kernel(name: str, kind: str, program: tuple[str, str]) -> Mod
     return ModelKernel(name, kernel_function(*program, name, kind), {})
 
 
-def list_unplanned(graph: Graph) -> dict[Node, tuple[str, Any, _KernelWriter]]:
-    """Return name, kernel and writer of each node whose operator is in `_OPERATORS`; equal nodes share them."""
-    kernels_by_group: dict[str, dict[Hashable, tuple[str, Any, _KernelWriter]]] = {}
+def list_unplanned(graph: Graph) -> dict[Node, tuple[str, _KernelAndWriter]]:
+    """Return name, and kernel with its writer, of each node whose operator is in `_OPERATORS`; equal nodes share them."""
+    kernels_by_group: dict[str, dict[Hashable, tuple[str, _KernelAndWriter]]] = {}
     kernels = {}
     for node in graph.nodes():
         if node.op not in _OPERATORS or not _OPERATORS[node.op].takes(node) or 0 in tensor_type(node).shape:
@@ -212,7 +212,7 @@ def list_unplanned(graph: Graph) -> dict[Node, tuple[str, Any, _KernelWriter]]:
         group = kernels_by_group.setdefault("rows" if operator.word == "rows" else "others", {})
         kernel, program = operator.kernel_of(node)
         name = f"anatune_{operator.word}_{len(group)}_{kernel.kind}"
-        kernels[node] = group.setdefault(kernel, (name, kernel, program))
+        kernels[node] = group.setdefault(kernel, (name, (kernel, program)))
     return kernels
 
 
@@ -220,7 +220,7 @@ def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Nod
     """Return the written kernels of `list_unplanned`."""
     written: dict[str, ModelKernel] = {}
     kernels = {}
-    for node, (name, kernel, program) in list_unplanned(graph).items():
+    for node, (name, (kernel, program)) in list_unplanned(graph).items():
         if name not in written:
             written[name] = _make_unpacked_kernel(name, kernel.kind, program(kernel, name, threads, hardware))
         kernels[node] = written[name]

@@ -235,7 +235,7 @@ class CpuTarget(ModelTarget):
 
     def describe(self, planned: PlannedModel) -> ModelSummary:
         """Return the summary of a planned model with its predictions, without writing or compiling its kernels."""
-        names = {node: name for node, (name, _, _) in list_unplanned(planned.graph).items()}
+        names = {node: name for node, (name, _) in list_unplanned(planned.graph).items()}
         names |= {node: kernel.name for kernel in planned.kernels for node in kernel.nodes}
         names |= {node: attention.name for attention in planned.attentions for node in attention.nodes}
         unwritten = {node: ModelKernel(name, None, {}) for node, name in names.items()}

@@ -39,8 +39,8 @@ from anatune.network.compiling.targets.partial_sums import split_partial_sums
 from anatune.network.compiling.targets.smaller import shrink_schedule
 from anatune.network.graph.experts.passes import header_size, routing_products
 from anatune.network.graph.integers.scaled import has_integers
-from anatune.network.graph.nodes import HALVES, Graph, Node, TensorType, Value, rewrite_graph, tensor_type
-from anatune.network.graph.operators import ATTENTION, CONVOLUTION, EXPERTS, PRODUCTS, PUT, ROUTE, SCALED_MATMUL
+from anatune.network.graph.nodes import HALVES, Graph, Node, TensorType, Value, rewrite_graph
+from anatune.network.graph.operators import ATTENTION, CONVOLUTION, EXPERTS, PRODUCTS, SCALED_MATMUL
 from anatune.network.graph.passes.attention import attention_of, fuse_attention, replace_mask
 from anatune.network.graph.passes.layouts import apply_layout, choose_order
 from anatune.network.graph.passes.order import MATRIX_UNITS, run_passes
@@ -50,13 +50,12 @@ from anatune.network.graph.passes.rows import expand_rows
 from anatune.network.graph.passes.simplify import simplify, source_of
 from anatune.network.graph.products import make_workload, workload_of
 from anatune.network.graph.summary import ModelSummary, byte_count
-from anatune.network.relax.device.depthwise import is_taken, plan_depthwise
+from anatune.network.relax.device.depthwise import is_taken
 from anatune.network.relax.device.ir import NoSourceError
 from anatune.network.relax.device.lowering import DeviceCall, LoweredModel, PlannedCall, lower_graph
+from anatune.network.relax.device.others import add_others
 from anatune.network.relax.device.program import DeviceKernel, DeviceLaunch, DeviceProgram, Region
-from anatune.network.relax.device.routing import plan_route
-from anatune.network.relax.device.scans import scan_program
-from anatune.network.relax.device.stubs import make_product, make_put, make_stub
+from anatune.network.relax.device.stubs import make_stub
 from anatune.network.relax.frontends import ImportedModel
 from anatune.network.relax.kernels import ModelKernel
 from anatune.templates import TRITON
@@ -349,39 +348,12 @@ class TritonTarget(ModelTarget):
                 program = TritonProgram(program.schedule_key, program.source, program.kernels[:1], space)
             names = tuple(access.tensor for access in operands)
             calls[kernel.name] = PlannedCall(program, names, offsets or (0,) * len(names))
-        self._add_others(planned.graph, _planner_of(planned), stubs, calls)
-        graph, count = planned.graph, len(planned.state)
+        graph, count, planner = planned.graph, len(planned.state), _planner_of(planned)
+        written = {source_of(value) for value in graph.outputs}
+        add_others(graph, lambda node: planner.workload(node, is_output=node in written)[0], stubs, calls)
         lowered = lower_graph(graph, stubs, calls, planned.precision, self.hardware, self.target, count)
         self._check_memory(graph, lowered)
         return lowered, stubs
-
-    def _add_others(
-        self, graph: Graph, planner: _TritonPlanner, stubs: dict[Node, ModelKernel], calls: dict[str, PlannedCall]
-    ) -> None:
-        """Add kernels that are not planned: depthwise and refused products, cache rows, scans, experts' routing."""
-        kernels: dict[Workload, ModelKernel] = {}
-        depthwise: dict[Workload, str] = {}
-        written = {source_of(value) for value in graph.outputs}
-        for node in graph.nodes():
-            if node.op == PUT:
-                stubs[node] = make_put(f"put_{len(stubs)}", node)
-            if (program := scan_program(node)) is not None:
-                name = program.kernels[0].name
-                stubs[node], calls[name] = make_stub(name, node, "scan"), PlannedCall(program, ("data",), (0,))
-            if node.op == ROUTE:
-                route = plan_route(tensor_type(node.arguments[0]).shape[0], node.attributes["experts"])
-                stubs[node] = make_stub(route.program.kernels[0].name, node, "route")
-                calls[stubs[node].name] = route
-            if node.op in PRODUCTS and node not in stubs:
-                workload, _ = planner.workload(node, is_output=node in written)
-                if workload is not None and is_taken(workload):
-                    name = depthwise.setdefault(workload, f"anatune_depthwise_{len(depthwise)}_{workload.operator}")
-                    stubs[node], calls[name] = make_stub(name, node, "depthwise"), plan_depthwise(workload)
-                    continue
-                workload = workload_of(node)
-                if workload not in kernels:
-                    kernels[workload] = make_product(f"{workload.operator}_{len(kernels)}", workload)
-                stubs[node] = kernels[workload]
 
     def _check_memory(self, graph: Graph, lowered: LoweredModel) -> None:
         """Raise SpaceError if the device's memory cannot hold a model."""

@@ -9,7 +9,7 @@ pytest.importorskip("triton", reason="kernels run in Triton's interpreter")
 from anatune.measure.emulate.triton_interpreter import interpret
 from anatune.network.graph.building import scatter, top_indices
 from anatune.network.graph.experts.passes import select_in_rounds
-from anatune.network.relax.device.routing import route_program
+from anatune.network.relax.device.others import route_program
 from tests.unit.network.relax.device.running import graph_of, lower, run
 
 RNG = np.random.default_rng(0)
