@@ -197,7 +197,7 @@ def _make_unpacked_kernel(name: str, kind: str, program: tuple[str, str]) -> Mod
 
 
 def list_unplanned(graph: Graph) -> dict[Node, tuple[str, _KernelAndWriter]]:
-    """Return name, and kernel with its writer, of each node whose operator is in `_OPERATORS`; equal nodes share them."""
+    """Return name, and kernel with writer, of each node whose operator is in `_OPERATORS`; equal nodes share them."""
     kernels_by_group: dict[str, dict[Hashable, tuple[str, _KernelAndWriter]]] = {}
     kernels = {}
     for node in graph.nodes():
