@@ -226,7 +226,7 @@ class Graph:
         """Return the nodes that the outputs need, each after its arguments."""
         ordered: list[Node] = []
         seen: set[Value] = set()
-        stack: list[tuple[Argument, bool]] = [(self.outputs, False)]
+        stack: list[tuple[Argument, bool]] = [(tuple(self.outputs), False)]
         while stack:
             value, is_complete = stack.pop()
             if type(value) is tuple:
