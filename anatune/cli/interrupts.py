@@ -50,7 +50,7 @@ class InterruptWatcher:
     def __init__(self) -> None:
         self.words: Callable[[], str] = lambda: "interrupted"
         self.closing: Callable[[], None] = lambda: None
-        self._lock = threading.Lock()
+        self._lock, self._pipe_lock = threading.Lock(), threading.Lock()
         self._signal_came = threading.Event()
         self._is_over = False
         self._until_s = 0.0
@@ -75,7 +75,10 @@ class InterruptWatcher:
 
     def has_come(self) -> bool:
         """Return whether Ctrl-C was pressed, so that errors which follow are consequences of it."""
-        return self._signal_came.wait(_TURN_S)
+        with self._pipe_lock:  # on a busy machine the waiting thread may not have read the signal yet
+            pending = os.read(self._reading, 64) if select.select([self._reading], [], [], 0)[0] else b""
+            os.write(self._writing, pending)
+        return signal.SIGINT in pending or self._signal_came.wait(_TURN_S)
 
     def flush_and_end(self, line: str) -> NoReturn:
         """Flush stdout and end the process; called from the main thread after it has unwound."""
@@ -96,11 +99,14 @@ class InterruptWatcher:
             os._exit(INTERRUPTED)
 
     def _wait(self) -> None:
-        while signal.SIGINT not in os.read(self._reading, 64):
-            pass
+        while not self._signal_came.is_set():
+            select.select([self._reading], [], [])
+            with self._pipe_lock:
+                is_ready = bool(select.select([self._reading], [], [], 0)[0])
+                if is_ready and signal.SIGINT in os.read(self._reading, 64):
+                    self._signal_came.set()
         if self._is_over:
             return
-        self._signal_came.set()
         _adopt()
         self._until_s = max(self._until_s, time.monotonic() + GRACE_S)  # the main thread may have been here before
         while (left_s := self._until_s - time.monotonic()) > 0:

@@ -96,7 +96,7 @@ def test_engines_convert_weights_of_few_bits_beside_the_products():
 @given(rows=st.integers(1, 10_000), devices=st.sampled_from([2, 4, 8]))
 def test_the_busiest_device_has_more_than_its_share(rows, devices):
     counts = np.random.default_rng(0).multinomial(rows, np.full(devices, 1 / devices), 300).max(axis=1)
-    assert _count_most_rows(rows, devices) == pytest.approx(counts.mean(), rel=0.08, abs=0.7)
+    assert _count_most_rows(rows, devices) == pytest.approx(counts.mean(), rel=0.08, abs=1.0)
 
 
 def test_layers_have_the_kernels_of_their_models():
