@@ -35,7 +35,7 @@ TABLES = {
     "eager, RTX 4090": ("rtx4090", "amp-nhwc-pt240-cu124-rtx4090"),
     "eager, RTX 3090": ("rtx3090", "amp-nhwc-pt240-cu124-rtx3090"),
 }
-"""What ran the networks -> its device and table. Both in eager mode have channels last, as our kernels have."""
+"""Name of a measured series -> its device and table. Both eager ones have channels last, as our kernels have."""
 FAMILIES = {
     "plain": ("vgg11", "vgg16"),
     "residual": ("resnet18", "resnet50", "resnet101", "wide_resnet50_2"),
@@ -94,8 +94,8 @@ def shares_of(summary: ModelSummary) -> dict[str, float]:
         seconds[kind] += kernel.total_s  # type: ignore[assignment]
     for row in summary.rows:
         kind = kernel_kind(row)
-        known = ("mean", "max_pool2d", "avg_pool2d", "layer_norm", "softmax")
-        kind = "depthwise" if "depthwise" in row.name else next((word for word in known if word in kind), "steps")
+        names = ("mean", "max_pool2d", "avg_pool2d", "layer_norm", "softmax")
+        kind = "depthwise" if "depthwise" in row.name else next((word for word in names if word in kind), "steps")
         seconds[kind] += row.predicted_s or 0.0  # type: ignore[assignment]
     return {kind: time_s / summary.whole_s for kind, time_s in seconds.most_common()}
 

@@ -37,7 +37,7 @@ __all__ = [
     "list_unplanned",
     "mark_kernel",
     "model_kernel",
-    "unplanned_kernels",
+    "write_unplanned",
 ]
 
 KERNEL = "anatune.kernel"
@@ -216,8 +216,8 @@ def list_unplanned(graph: Graph) -> dict[Node, tuple[str, _KernelAndWriter]]:
     return kernels
 
 
-def unplanned_kernels(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Node, ModelKernel]:
-    """Return the written kernels of `list_unplanned`."""
+def write_unplanned(graph: Graph, hardware: CpuSpec, threads: int) -> dict[Node, ModelKernel]:
+    """Write the kernels of `list_unplanned`."""
     written: dict[str, ModelKernel] = {}
     kernels = {}
     for node, (name, (kernel, program)) in list_unplanned(graph).items():

@@ -129,7 +129,7 @@ class IterationTimes:
             if product.name == "keys_values":
                 yield from self._latent_products(iteration, heads)
                 continue
-            if self._quantises(product):
+            if self._has_quantisation(product):
                 yield self._rows("quantise", quantise_tensor(rows, product.k, f"{_HALF}:{self._float8}"), 1)
             yield self._product(product, rows)
         if decoder.norms_all_heads:
@@ -146,7 +146,7 @@ class IterationTimes:
         if self.division.tp > 1:
             yield self._collective("all_reduce", 2.0 * rows * decoder.hidden, 2)
 
-    def _quantises(self, product: LayerProduct) -> bool:
+    def _has_quantisation(self, product: LayerProduct) -> bool:
         """Return whether a kernel of its own quantises the rows that a product takes.
 
         The activation quantises its results for "down". A norm does so with a scale for each tensor; scales of blocks

@@ -100,7 +100,7 @@ class KernelTimes:
         return self._runnable[key]
 
     def _rank(self, workload: Workload) -> KernelTime:
-        has_few_bits = "xint" in str(dict(workload.attributes).get("dtype", ""))
+        has_few_bits = "xint" in str(workload.attribute.get("dtype", ""))
         model = (
             EngineModel(workload, self.spec)
             if has_few_bits

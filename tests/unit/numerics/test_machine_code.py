@@ -57,7 +57,7 @@ def only_file(tmp_path):
     return path
 
 
-def flipped(content):
+def flip_byte(content):
     middle = len(content) // 2
     return content[:middle] + bytes([content[middle] ^ 0xFF]) + content[middle + 1 :]
 
@@ -116,7 +116,7 @@ def test_a_record_that_replaces_another_one_is_read_anew(call):
 @pytest.mark.parametrize(
     "damage",
     [
-        flipped,
+        flip_byte,
         lambda content: b"",
         lambda content: content[:-1],
         lambda content: content[:40],
@@ -211,14 +211,17 @@ def test_another_version_of_numba_makes_a_new_folder(tmp_path, monkeypatch):
     assert len(set(folders)) == 2
 
 
-def multiplied(module, factor):
+def make_product(module, factor):
     scope = {"__name__": module}
     exec(compile(f"def times(value):\n    return {factor} * value\n", "time.py", "exec"), scope)
     return scope["times"]
 
 
 def test_functions_of_one_name_in_files_of_one_name_have_their_own_code(call):
-    functions = [multiplied("anatune.templates.cuda.times.time", 2), multiplied("anatune.templates.thin.times.time", 3)]
+    functions = [
+        make_product("anatune.templates.cuda.times.time", 2),
+        make_product("anatune.templates.thin.times.time", 3),
+    ]
     for count in (1, 0):
         assert [call(function, 21) for function in functions] == [(42, count), (63, count)]
     assert sorted({path.name.split(".")[0] for path in call.folder.glob("*.code")}) == ["cuda", "thin"]
@@ -228,8 +231,8 @@ def test_functions_of_one_name_in_files_of_one_name_have_their_own_code(call):
 def test_code_of_another_function_or_of_older_sources_is_not_run(call, tmp_path, caplog, is_older):
     modules = "anatune.templates.cuda.times.time", "anatune.templates.cuda.times.other"
     places = [
-        (multiplied(modules[0], 2), tmp_path / "numerics-1"),
-        (multiplied(modules[not is_older], 3), tmp_path / ("numerics-0" if is_older else "numerics-1")),
+        (make_product(modules[0], 2), tmp_path / "numerics-1"),
+        (make_product(modules[not is_older], 3), tmp_path / ("numerics-0" if is_older else "numerics-1")),
     ]
     files = []
     for function, folder in places:

@@ -44,7 +44,7 @@ from anatune.network.graph.passes.precision import FP8, WIDE, mark_products, pre
 from anatune.network.graph.summary import ModelSummary, TuningSummary
 from anatune.network.relax.building import build_library
 from anatune.network.relax.frontends import ImportedModel
-from anatune.network.relax.kernels import ModelKernel, attention_kernel, list_unplanned, model_kernel, unplanned_kernels
+from anatune.network.relax.kernels import ModelKernel, attention_kernel, list_unplanned, model_kernel, write_unplanned
 from anatune.network.relax.writing import write_model
 from anatune.templates import AMX
 from anatune.templates.cpu.dot import has_instruction
@@ -224,7 +224,7 @@ class CpuTarget(ModelTarget):
 
     def kernels(self, planned: PlannedModel) -> dict[Node, ModelKernel]:
         """Return the kernel of each node that anatune has one for."""
-        kernels: dict[Node, ModelKernel] = unplanned_kernels(planned.graph, self.hardware, self.threads)
+        kernels: dict[Node, ModelKernel] = write_unplanned(planned.graph, self.hardware, self.threads)
         for product in planned.kernels:
             kernel = model_kernel(product.name, product.schedule, self.threads, product.span)
             kernels.update((node, kernel) for node in product.nodes)

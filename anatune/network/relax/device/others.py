@@ -54,10 +54,11 @@ def add_others(
             continue
         workload = typed_workload(node)
         if workload is not None and is_taken(workload):
-            call = plan_depthwise(workload)
-            word = f"anatune_depthwise_{len(depthwise)}_{call.program.kernels[0].name}"
-            name = depthwise.setdefault(workload, word)
-            stubs[node], calls[name] = make_stub(name, node, "depthwise"), call
+            if workload not in depthwise:
+                call = plan_depthwise(workload)
+                depthwise[workload] = f"anatune_depthwise_{len(depthwise)}_{call.program.kernels[0].name}"
+                calls[depthwise[workload]] = call
+            stubs[node] = make_stub(depthwise[workload], node, "depthwise")
             continue
         workload = workload_of(node)
         if workload not in kernels:
@@ -87,13 +88,13 @@ import triton.language as tl
 def {name}(chosen_ptr, routed_ptr):
     expert = tl.program_id(0)
     before = tl.zeros(({block},), dtype=tl.int32)
-    own = tl.zeros(({block},), dtype=tl.int32)
+    count = tl.zeros(({block},), dtype=tl.int32)
     for first in range(0, {rows}, {block}):
         {load}
         before += (chosen < expert).to(tl.int32)
-        own += (chosen == expert).to(tl.int32)
+        count += (chosen == expert).to(tl.int32)
     place = tl.sum(before, 0)
-    tl.store(routed_ptr + expert, place + tl.sum(own, 0))
+    tl.store(routed_ptr + expert, place + tl.sum(count, 0))
     for first in range(0, {rows}, {block}):
         {load}
         is_own = (chosen == expert).to(tl.int32)

@@ -56,9 +56,9 @@ def test_a_broken_kernel_is_named_with_its_workload_and_schedule(path, monkeypat
 
 def test_a_broken_kernel_of_rows_is_named(path, monkeypatch):
     onnx_models.bert_base(path)
-    good = cpu.unplanned_kernels
+    good = cpu.write_unplanned
 
-    def unplanned_kernels(graph, *given):
+    def write_unplanned(graph, *given):
         for node in graph.nodes():
             if node.op == "anatune.softmax":
                 node.attributes["scale"] *= 2
@@ -68,7 +68,7 @@ def test_a_broken_kernel_of_rows_is_named(path, monkeypatch):
                 node.attributes["scale"] /= 2
         return made
 
-    monkeypatch.setattr(cpu, "unplanned_kernels", unplanned_kernels)
+    monkeypatch.setattr(cpu, "write_unplanned", write_unplanned)
     assert "the first operator that differs is anatune_rows_0_softmax, anatune.softmax" in complaint(path)
 
 

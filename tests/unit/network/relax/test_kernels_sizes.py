@@ -10,7 +10,7 @@ from anatune.core.sizes import Size
 from anatune.network.graph.nodes import Graph, Input, Node, TensorType
 from anatune.network.graph.operators import CONCAT, LAYER_NORM, SOFTMAX
 from anatune.network.relax.building import build_library
-from anatune.network.relax.kernels import unplanned_kernels
+from anatune.network.relax.kernels import write_unplanned
 from anatune.network.relax.writing import WrittenModel
 
 tvm = pytest.importorskip("tvm")
@@ -43,7 +43,7 @@ def test_one_module_serves_all_sizes(op):
     inputs = [Input(f"x{place}", TensorType(own, "float32")) for place, own in enumerate(shapes)]
     node = Node(op, tuple(inputs), TensorType(shape, "float32"), attributes)
     hardware = api.hardware("host")
-    kernel = unplanned_kernels(Graph(inputs, [node], is_tuple=False), hardware, 1)[node]
+    kernel = write_unplanned(Graph(inputs, [node], is_tuple=False), hardware, 1)[node]
 
     symbols = {name: tirx.Var(name, "int64") for name in ("batch", "tokens")}
 

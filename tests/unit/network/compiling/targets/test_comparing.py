@@ -144,11 +144,11 @@ def calls_of(monkeypatch, owner, name):
     """Return the list to which the arguments of each call of a function are added from now on."""
     calls, function = [], getattr(owner, name)
 
-    def counted(*given, **named):
+    def count_call(*given, **named):
         calls.append(given)
         return function(*given, **named)
 
-    monkeypatch.setattr(owner, name, counted)
+    monkeypatch.setattr(owner, name, count_call)
     return calls
 
 
@@ -188,7 +188,7 @@ def test_devices_share_the_readings_of_a_state(monkeypatch):
 
 
 def test_kernels_of_predicted_cpus_are_not_written(monkeypatch):
-    written = [calls_of(monkeypatch, cpu, name) for name in ("model_kernel", "attention_kernel", "unplanned_kernels")]
+    written = [calls_of(monkeypatch, cpu, name) for name in ("model_kernel", "attention_kernel", "write_unplanned")]
     (summary,) = compared(hw="raspberry_pi_5", precision=None, threads=1, sizes={"input_0": 8})
     assert summary.kernels
     assert not any(written)

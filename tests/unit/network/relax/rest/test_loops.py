@@ -12,7 +12,7 @@ from anatune.network.graph.nodes import Graph, Input, TensorType, tensor_type
 from anatune.network.graph.operators import OPERATORS
 from anatune.network.graph.passes.rows import lower_scatters
 from anatune.network.relax.building import build_library, lower_module
-from anatune.network.relax.kernels import unplanned_kernels
+from anatune.network.relax.kernels import write_unplanned
 from anatune.network.relax.writing import write_model
 
 tvm = pytest.importorskip("tvm")
@@ -33,7 +33,7 @@ def run(make, *arrays, threads=1, passes=lower_scatters, is_scheduled=True):
     outputs = make(*inputs)
     graph = passes(Graph(inputs, outputs if isinstance(outputs, tuple) else (outputs,), is_tuple=True))
     model = write_model(
-        graph, unplanned_kernels(graph, host(), threads), lambda weights: [w.constant.array for w in weights]
+        graph, write_unplanned(graph, host(), threads), lambda weights: [w.constant.array for w in weights]
     )
     made = build_library(model, target_of(host()), threads)
     assert not (is_scheduled and made.unscheduled)
@@ -146,7 +146,7 @@ def test_images_of_odd_columns_are_whole_vectors(shape):
     assert (found != want).mean() < 1e-3
     inputs = tuple(Input(f"x{n}", TensorType(shape, "uint8")) for n in range(2))
     graph = Graph(inputs, (make(*inputs),), is_tuple=True)
-    model = write_model(graph, unplanned_kernels(graph, host(), 1), lambda weights: [])
+    model = write_model(graph, write_unplanned(graph, host(), 1), lambda weights: [])
     module, _ = lower_module(model.module, target_of(host()), 1)
     (function,) = [one for _, one in module.functions_items() if type(one).__name__ == "PrimFunc"]
     assembly = tvm.compile(tvm.IRModule({"main": function}), target_of(host())).mod.inspect_source("asm")
