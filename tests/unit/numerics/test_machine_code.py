@@ -5,6 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections import namedtuple
 from pathlib import Path
 from typing import NamedTuple
 
@@ -111,6 +112,58 @@ def test_a_record_that_replaces_another_one_is_read_anew(call):
         function(record, out)
         del record
     assert outs.tolist() == [[2.0, 4.0, 6.0], [4.0, 8.0, 12.0]]
+
+
+def draw_array(generator):
+    """Return an array of any type, up to three axes, and any strides, which may be empty."""
+    shape = [int(n) for n in generator.integers(0, 5, generator.integers(1, 4))]
+    array = generator.integers(0, 2, [3 * n for n in shape]).astype(generator.choice(["i8", "f8", "u1", "?"]))
+    steps = generator.choice([1, 1, 2, -3], len(shape))
+    array = array[
+        tuple(np.s_[: step * n : step] if step > 0 else np.s_[::step] for n, step in zip(shape, steps, strict=True))
+    ]
+    return np.asfortranarray(array) if generator.random() < 0.2 else array
+
+
+def draw_value(generator, depth):
+    """Return an argument of compiled code: a number, an array, or a named tuple of values."""
+    kind = generator.integers(6 if depth else 5)
+    if kind == 5:
+        values = [draw_value(generator, depth - 1) for _ in range(generator.integers(1, 5))]
+        return namedtuple("Drawn", [f"f{n}" for n in range(len(values))])(*values)
+    number = int(generator.integers(-(2**62), 2**62))
+    drawn = number, number / 3, np.float64(number), bool(number % 2)
+    return drawn[kind] if kind < 4 else draw_array(generator)
+
+
+def write_sum(name, value, lines, indent="    "):
+    """Append statements that add each number of a value, each with a weight of its own, to `total`."""
+    if isinstance(value, tuple):
+        for field, part in zip(value._fields, value, strict=True):
+            write_sum(f"{name}.{field}", part, lines)
+    elif isinstance(value, np.ndarray):
+        indices = "ijk"[: value.ndim]
+        for axis, index in enumerate(indices):
+            lines.append(f"{indent}for {index} in range({name}.shape[{axis}]):")
+            indent += "    "
+        weight = " + ".join(f"{5**axis} * {index}" for axis, index in enumerate(indices))
+        lines.append(f"{indent}total += {name}[{', '.join(indices)}] * ({weight} + {len(lines)}.0)")
+    else:
+        lines.append(f"{indent}total += {name} * {len(lines)}.0")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_arguments_of_any_types_are_read_as_python_reads_them(call, seed):
+    generator = np.random.default_rng(seed)
+    arguments = [draw_value(generator, depth=2) for _ in range(4)]
+    lines = ["def add_all(a, b, c, d):", "    total = 0.0"]
+    for name, value in zip("abcd", arguments, strict=True):
+        write_sum(name, value, lines)
+    namespace = {"__name__": __name__}
+    exec("\n".join([*lines, "    return total"]), namespace)
+    expected = namespace["add_all"](*arguments)
+    assert call(namespace["add_all"], *arguments) == (expected, 1)
+    assert call(namespace["add_all"], *arguments) == (expected, 0)
 
 
 @pytest.mark.parametrize(
