@@ -26,19 +26,20 @@ def object_of(symbol: str, function: tirx.PrimFunc, target: tvm.target.Target, p
     """Compile a function to an object file.
 
     The function does not check its arguments, which would take longer to compile than many kernels: its callers are
-    built together with it. Functions that contain assertions keep them.
-    One that asserts something by itself does.
+    built together with it. Functions that contain assertions keep them. There is no entry for programs (`main`), which
+    LLVM would optimise as well.
 
     Parameters
     ----------
-    Name of the function in the object file.
-        Name of the function in there.
-    Name of a pipeline of TVM passes.
-        Of TVM's passes.
+    symbol : str
+        Name of the function in the object file.
+    pipeline : str
+        Name of a pipeline of TVM passes.
 
     Raises
     ------
-    TVM refuses the function (the message is the last line of TVM's), or the disk is full.
+    BuildError
+        TVM refuses the function (the message is the last line of TVM's), or the disk is full.
     """
     tvm = import_tvm()
     import tvm_ffi
@@ -48,7 +49,8 @@ def object_of(symbol: str, function: tirx.PrimFunc, target: tvm.target.Target, p
     try:
         asserts: list[object] = []
         tvm_ffi.structural_walk(function.body, (tvm.tirx.AssertStmt, asserts.append))
-        with tvm.transform.PassContext(config={"tirx.disable_assert": not asserts}):
+        settings = {"tirx.disable_assert": not asserts}
+        with tvm.transform.PassContext(config=settings, disabled_pass=["tirx.AnnotateEntryFunc"]):
             file = folder / "function.o"
             tvm.tirx.build(module, target=target, pipeline=pipeline).write_to_file(str(file), "o")
             return file.read_bytes()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-__all__ = ["NETWORKS", "Network", "network", "onnx_file", "quantised_file"]
+__all__ = ["NETWORKS", "Network", "import_with_torchvision", "network", "onnx_file", "quantised_file"]
 
 TOKENS = 128
 """Of the language models' inputs."""
+_OPERATORS = ("nms", "qnms")
+"""Operators of torchvision that must exist when it is imported; a build for another PyTorch does not have them."""
 
 
 class Network(NamedTuple):
@@ -20,10 +23,17 @@ class Network(NamedTuple):
     example: Any
 
 
-def _image(torch: Any, name: str, size: int = 224, **options: Any) -> tuple[Any, Any]:
-    import torchvision
+def import_with_torchvision(torch: Any, name: str) -> Any:
+    """Import torchvision, or a package that imports it, also where its compiled part was built for another PyTorch."""
+    if not hasattr(torch.ops.torchvision, "nms"):
+        library = torch.library.Library("torchvision", "FRAGMENT")  # undefined again when it is freed
+        for operator in _OPERATORS:
+            library.define(f"{operator}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    return importlib.import_module(name)
 
-    module = getattr(torchvision.models, name)(weights=None, **options).eval()
+
+def _image(torch: Any, name: str, size: int = 224, **options: Any) -> tuple[Any, Any]:
+    module = getattr(import_with_torchvision(torch, "torchvision").models, name)(weights=None, **options).eval()
     for one in module.modules():
         if isinstance(one, torch.nn.BatchNorm2d):  # fresh ones are the identity, which compilers might see
             one.running_mean.normal_(0, 0.1)
@@ -60,6 +70,10 @@ NETWORKS: dict[str, Callable[[Any], tuple[Any, Any]]] = {
     "bert_base": lambda torch: _text(torch, "Bert"),
     "gpt2": lambda torch: _text(torch, "GPT2", use_cache=False),
     "vit_b_16": lambda torch: _image(torch, "vit_b_16"),
+    "squeezenet1_1": lambda torch: _image(torch, "squeezenet1_1"),
+    "densenet121": lambda torch: _image(torch, "densenet121"),
+    "resnext50_32x4d": lambda torch: _image(torch, "resnext50_32x4d"),
+    "distilbert": lambda torch: _text(torch, "DistilBert"),
 }
 
 

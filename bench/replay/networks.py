@@ -27,6 +27,7 @@ from anatune.core.schedule import Schedule
 from anatune.errors import AnatuneError
 from anatune.network.graph.summary import ModelSummary
 from anatune.network.report import kernel_kind
+from bench.cpu.networks import import_with_torchvision
 from bench.replay.tensorcores_tables import table_of
 
 TABLES = {
@@ -49,8 +50,6 @@ FAMILIES = {
 }  # fmt: skip
 """Family -> the networks of the sample."""
 _IMAGE, _WORST, _KINDS = 224, 10, 4
-_OPERATORS = ("nms", "qnms")
-"""Operators of torchvision that must exist when it is imported; a build for another PyTorch does not have them."""
 
 
 @dataclass
@@ -72,12 +71,7 @@ class NetworkResult:
 def load_timm() -> Any:
     """Return the module timm; None, and one line, where it cannot be imported."""
     try:
-        torch = importlib.import_module("torch")
-        if not hasattr(torch.ops.torchvision, "nms"):
-            library = torch.library.Library("torchvision", "FRAGMENT")
-            for name in _OPERATORS:
-                library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-        return importlib.import_module("timm")
+        return import_with_torchvision(importlib.import_module("torch"), "timm")
     except (ImportError, RuntimeError) as error:
         print(f"timm cannot be imported ({error}), so nothing was predicted; pip install timm, torch and torchvision")
         return None

@@ -9,12 +9,15 @@ whose kernels are measured, are not cached here; their plans and kernels are (`c
 from __future__ import annotations
 
 import hashlib
+import os
 import platform
 import shutil
 import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -43,6 +46,7 @@ _PIECE_BYTES = 1 << 18
 """Size of the pieces that a file is read in; larger ones would allocate new memory each time."""
 _LOCATION = b"location"
 """The key of the name of an external weights file in an ONNX file."""
+_Stamp: TypeAlias = tuple[int, int, int, int]
 _LENGTHS = struct.Struct("<3Q")
 """Lengths of weights, library and summary in bytes, at the end of an entry."""
 
@@ -76,8 +80,7 @@ class ModelCache:
         is_measured = request.trials > 0 or request.records is not None or request.fallback is not None
         self._key = None
         if isinstance(model, str | Path) and self._disk.folder is not None and not is_measured:
-            self._question = Path(model), example_inputs, hardware, request, others
-            self._key = _key(*self._question)
+            self._key, self._stamps = _key(Path(model), example_inputs, hardware, request, others)
 
     def read(self) -> CompiledModel | None:
         """Return the model that an equal call compiled; None if there is none, or if it is damaged."""
@@ -103,7 +106,7 @@ class ModelCache:
 
     def write(self, model: CompiledModel) -> None:
         """Store a compiled model, unless the model's file has changed in the meantime."""
-        if self._key is not None and self._key == _key(*self._question):
+        if self._key is not None and all(_stamp_now(file) == stamp for file, stamp in self._stamps.items()):
             weights, code = model.memory.data, model.code.data
             summary = msgspec.json.encode(model.summary)
             lengths = _LENGTHS.pack(len(weights), len(code), len(summary))
@@ -112,16 +115,33 @@ class ModelCache:
 
 def _key(
     path: Path, example_inputs: object, hardware: HardwareSpec, request: CompileRequest, others: Sequence[object]
-) -> str | None:
-    """Return a digest of all that a model depends on; None for wrong options, which compiling reports."""
+) -> tuple[str | None, dict[Path, _Stamp]]:
+    """Return a digest of all that a model depends on, and the stamps of its files.
+
+    The digest is None for wrong options, which compiling reports.
+    """
     listed = [dict(other) if isinstance(other, Mapping) else other for other in others]
+    stamps: dict[Path, _Stamp] = {}
     try:
         digest = hashlib.sha256(_settings(hardware, request) + repr(listed).encode())
-        for part in (*_inputs(example_inputs), *_file_pieces(path)):
+        for part in chain(_inputs(example_inputs), _file_pieces(path, stamps)):
             digest.update(hashlib.sha256(part).digest())
     except (OSError, TypeError, ValueError, AnatuneError):
+        return None, stamps
+    return digest.hexdigest(), stamps
+
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    """Return numbers of a file's status that change when another content is written."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _stamp_now(path: Path) -> _Stamp | None:
+    """Return the present stamp of a file; None if it is gone."""
+    try:
+        return _stamp(path.stat())
+    except OSError:
         return None
-    return digest.hexdigest()
 
 
 def _settings(hardware: HardwareSpec, request: CompileRequest) -> bytes:
@@ -155,8 +175,8 @@ def _inputs(example_inputs: object) -> Iterator[bytes]:
         yield b"" if array.dtype.kind in "fcV" else array.tobytes()
 
 
-def _file_pieces(path: Path) -> Iterator[bytes]:
-    """Yield the content of a model's file and of its files of weights.
+def _file_pieces(path: Path, stamps: dict[Path, _Stamp]) -> Iterator[bytes]:
+    """Yield the content of a model's file and of its files of weights, and fill in their stamps.
 
     Raises
     ------
@@ -164,7 +184,7 @@ def _file_pieces(path: Path) -> Iterator[bytes]:
         A file cannot be read.
     """
     before, is_apart = b"", False
-    for piece in _pieces(path):
+    for piece in _pieces(path, stamps):
         is_apart = is_apart or _LOCATION in before + piece[: len(_LOCATION)] or _LOCATION in piece
         before = piece[-len(_LOCATION) :]
         yield piece
@@ -174,10 +194,11 @@ def _file_pieces(path: Path) -> Iterator[bytes]:
 
         for file in weight_files(path):
             yield file.name.encode()
-            yield from _pieces(file)
+            yield from _pieces(file, stamps)
 
 
-def _pieces(path: Path) -> Iterator[bytes]:
+def _pieces(path: Path, stamps: dict[Path, _Stamp]) -> Iterator[bytes]:
     with open_file(path, None) as stream:
-        while piece := stream.read(_PIECE_BYTES):
+        stamps[path] = _stamp(os.fstat(stream.fileno()))
+        while piece := os.read(stream.fileno(), _PIECE_BYTES):
             yield piece

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
@@ -196,8 +197,8 @@ def _reference_operators() -> list[OnnxObject]:
 
     It also returns onnxruntime's product with weights of few bits.
 
-    Its GatherElements fails for axes of 65 elements or more. Its Erf and its pools are Python loops: half a second
-    for BERT, a second and a half for ResNet-50, forty for Inception-V3.
+    Its GatherElements fails for axes of 65 elements or more. Its Erf, also in Gelu, and its pools are Python loops:
+    half a second for BERT, a second and a half for ResNet-50, forty for Inception-V3.
     """
     run: OnnxObject = import_module("onnx.reference.op_run").OpRun
     largest: OnnxObject = import_module("onnx.reference.ops.op_max_pool").MaxPool
@@ -216,6 +217,16 @@ def _reference_operators() -> list[OnnxObject]:
             from scipy.special import erf
 
             return (erf(x).astype(x.dtype),)
+
+    class Gelu(run):  # type: ignore[misc]
+        op_domain = ""
+
+        def _run(self, x: Array, approximate: str = "none") -> tuple[Array]:
+            from scipy.special import erf
+
+            if approximate == "tanh":
+                return (0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),)
+            return (0.5 * x * (1 + erf(x / math.sqrt(2))),)
 
     class MaxPool(largest):  # type: ignore[misc]
         op_domain = ""
@@ -255,7 +266,7 @@ def _reference_operators() -> list[OnnxObject]:
             product = data @ ((numbers - less) * scales.reshape(columns, blocks)[:, groups]).T
             return (product if bias is None else product + bias,)
 
-    return [GatherElements, Erf, MaxPool, AveragePool, MatMulNBits]
+    return [GatherElements, Erf, Gelu, MaxPool, AveragePool, MatMulNBits]
 
 
 def _pool_windows(x: Array, attributes: Mapping[str, TorchObject], fill: float) -> Array | None:
