@@ -106,6 +106,23 @@ def test_docstrings_are_sentences_or_noun_phrases():
     assert not bad
 
 
+def test_docstrings_describe_parameters_that_exist_and_errors():
+    bad = []
+    for path, tree in TREES.items():
+        for node in (node for node in ast.walk(tree) if isinstance(node, FUNCTION)):
+            given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs, node.args.vararg, node.args.kwarg]
+            names = {argument.arg for argument in given if argument}
+            parts = re.split(r"^(\w+)\n-{3,}\n", ast.get_docstring(node) or "", flags=re.MULTILINE)
+            for title, part in zip(parts[1::2], parts[2::2], strict=True):
+                heads = [line.partition(" : ")[0] for line in part.splitlines() if line[:1].strip()]
+                described = [word.lstrip("*") for head in heads for word in head.split(", ")]
+                if title == "Parameters" and not names.issuperset(described):
+                    bad.append(f"{located(path, node)}: {sorted(set(described) - names)}")
+                if title == "Raises" and not all(re.fullmatch(r"[\w.]*\b[A-Z]\w+", word) for word in described):
+                    bad.append(f"{located(path, node)}: {described}")
+    assert not bad
+
+
 def test_functions_are_named_by_verbs():
     bad = [
         f"{located(path, node)}: {node.name}"

@@ -56,13 +56,13 @@ def narrow_ranges(
 ) -> dict[str, tuple[int, int]]:
     """Return the ranges of a model's symbols: those asked for, checked against the model's.
 
+    Ranges that are not asked for begin with 1; those of `growing` symbols, such as held sizes, begin with 0.
+
     Parameters
     ----------
     allowed : mapping of str to (int, int or None, int)
         Symbol -> least value, largest value (None without a limit), and the value seen in the example. Without a limit
         the largest value is `MOST`, or `_FACTOR` times the value seen.
-
-    Ranges that are not asked for begin with 1; those of `growing` symbols, such as held sizes, begin with 0.
 
     Raises
     ------

@@ -132,7 +132,7 @@ def address_instructions(k: Sequence[str], guarded: Sequence[bool], workload: Wo
     ----------
     k : sequence of str
         Axes of the fused index.
-    Whether positions in a dimension may lie outside the tensor.
+    guarded : sequence of bool
         Whether positions of a dimension may lie outside the tensor.
     """
     moving = sum(workload.extents[axis] > 1 for axis in k)
