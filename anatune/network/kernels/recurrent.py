@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec
+from anatune.core.workload.nest import DTYPE_BYTES
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import (
     CARRIER,
@@ -33,6 +34,10 @@ _FLOAT = "float32"
 _SUMS = 8
 """The number of independent sums: the latency of an addition times the additions of a cycle."""
 _MOST_ROWS = 6
+_FEWEST_CALLS = 3
+"""Fewest calls that read a block of weights for which the next block is prefetched. With two it gained nothing (LSTM of
+512 units, batch 8, Zen 4); with three to six an LSTM took 0.7 to 0.95 of the time.
+"""
 _PARALLEL_FROM = 1 << 19
 """The least products of a step whose units run in several threads."""
 
@@ -88,8 +93,7 @@ def recurrent_program(kernel: RecurrentKernel, name: str, threads: int, hardware
 class _RecurrentWriter:
     def __init__(self, kernel: RecurrentKernel, name: str, threads: int, hardware: CpuSpec) -> None:
         self.kernel, self.name, self.threads = kernel, name, threads
-        self.lanes = hardware.fp32_lanes
-        self.registers = hardware.compute.num_vector_registers
+        self.hardware, self.lanes = hardware, hardware.fp32_lanes
         self.functions: dict[tuple[int, int, tuple[int, ...]], tuple[str, Function]] = {}
 
     def program(self) -> tuple[str, str]:
@@ -140,8 +144,7 @@ class _RecurrentWriter:
         if kernel.batch == 1 or kernel.has_lengths:
             rows, width = 1, UNITS
         else:
-            most = min(_MOST_ROWS, (self.registers - 3) // gates, kernel.batch)
-            rows, width = max(1, most), self.lanes
+            rows, width = self.choose_rows(gates), self.lanes
         work = kernel.batch * kernel.hidden * kernel.gates * kernel.hidden
         is_parallel = self.threads > 1 and work >= _PARALLEL_FROM
         for start, count, units in ((0, whole, UNITS), (whole, 1, remainder)):
@@ -158,20 +161,49 @@ class _RecurrentWriter:
                 for part in parts:
                     unit = f"(block + {start}) * {UNITS} + {part.first}"
                     groups, remaining_rows = divmod(kernel.batch, rows)
+                    share = self.share_next_block(gates, groups + bool(remaining_rows))
                     for first, times, size in ((0, groups, rows), (groups * rows, 1, remaining_rows)):
                         if times and size:
                             with text.scope(write_loop_head("group", times, parallel=False)):
                                 row = f"(group * {size} + {first})"
-                                self.step(text, phase, part, size, row, unit, start)
+                                next_block = f"((block + {start + 1}) % {whole + bool(remainder)})" if share else ""
+                                call = f"T.min(group + {first // rows}, {-(-gates // max(share, 1)) - 1})"
+                                more = f"({next_block} * {gates} + {call} * {share}) * {kernel.hidden * UNITS}"
+                                self.step(text, phase, part, size, row, unit, start, (share, more))
 
-    def step(self, text: Script, phase: int, part: _UnitPart, rows: int, row: str, unit: str, start: int) -> None:
-        """Write the call for some rows and units."""
+    def choose_rows(self, gates: int) -> int:
+        """Return the sequences of a call: each call reads all weights of its units from L2 while it multiplies them."""
+        compute, l2 = self.hardware.compute, self.hardware.l2
+        batch, most = self.kernel.batch, min(_MOST_ROWS, (compute.num_vector_registers - 3) // gates)
+
+        def vector_cycles(rows: int) -> float:
+            return max(rows / compute.fma_per_cycle, compute.simd_bits / 8 / l2.bandwidth_bytes_per_cycle)
+
+        def total_cycles(rows: int) -> float:
+            return batch // rows * vector_cycles(rows) + (vector_cycles(batch % rows) if batch % rows else 0.0)
+
+        return min(range(max(1, min(most, batch)), 0, -1), key=total_cycles)
+
+    def share_next_block(self, gates: int, calls: int) -> int:
+        """Return the lines of the next block that each call prefetches for each unit of the state; 0: none.
+
+        Without prefetches the first call of a block waits for all of its weights, and the others read them from L2.
+        """
+        is_large = gates * self.kernel.hidden**2 * DTYPE_BYTES[_FLOAT] > self.hardware.l2.size_bytes // 2
+        return -(-gates // calls) if calls >= _FEWEST_CALLS and is_large else 0
+
+    def step(
+        self, text: Script, phase: int, part: _UnitPart, rows: int, row: str, unit: str, start: int,
+        share: tuple[int, str],
+    ) -> None:  # fmt: skip
+        """Write the call for some rows and units; `share` has the lines that it prefetches, and their first offset."""
         kernel, hidden = self.kernel, self.kernel.hidden
         gates = len(kernel.phases[phase])
         key = (phase, rows, part.used)
         if key not in self.functions:
             function = f"{self.name}_{len(self.functions)}"
-            self.functions[key] = (function, _StepWriter(kernel, function, self.lanes, phase, rows, part.used).function)
+            writer = _StepWriter(kernel, function, self.lanes, phase, rows, part.used, share[0])
+            self.functions[key] = (function, writer.function)
         time = f"({kernel.steps - 1} - t)" if kernel.is_turned else "t"
         base = f"{row} * {hidden}"
         old, new = f"(t % 2) * {kernel.batch * hidden}", f"((t + 1) % 2) * {kernel.batch * hidden}"
@@ -192,6 +224,8 @@ class _RecurrentWriter:
             offsets.append(("term", unit))
         if kernel.has_peepholes:
             offsets.append(("peepholes", unit))
+        if share[0]:
+            offsets.append((f"w{phase}", share[1]))
         name = self.functions[key][0]
         if not kernel.has_lengths:
             emit_call(text, name, offsets)
@@ -207,15 +241,16 @@ class _StepWriter:
     """Writes the function for some rows and units of one phase.
 
     Its tensors: the inputs' part, the weights, the rows that are multiplied, the old state of the units, the new one,
-    the result, an LSTM's cells (for a GRU the update gates, followed by the reset state), the term and the peepholes.
+    the result, an LSTM's cells (for a GRU the update gates, followed by the reset state), the term and the peepholes;
+    and, if it prefetches them, weights of the next block.
     """
 
     def __init__(
-        self, kernel: RecurrentKernel, name: str, lanes: int, phase: int, rows: int, used: Sequence[int]
+        self, kernel: RecurrentKernel, name: str, lanes: int, phase: int, rows: int, used: Sequence[int], share: int
     ) -> None:
-        self.kernel, self.lanes, self.used, self.rows = kernel, lanes, used, rows
+        self.kernel, self.lanes, self.used, self.rows, self.share = kernel, lanes, used, rows, share
         self.gates = kernel.phases[phase]
-        tensors = 7 + kernel.has_term + kernel.has_peepholes
+        tensors = 7 + kernel.has_term + kernel.has_peepholes + bool(share)
         self.code = code = LlvmCode(lanes, _FLOAT, "add")
         start_function(code, name, tensors)
         self.bases = element_addresses(code, ["float"] * tensors)
@@ -252,6 +287,11 @@ class _StepWriter:
                 code.load_vector(code.address(row_start, _FLOAT, row * hidden + inner), _FLOAT, 0, self.lanes)
                 for row in range(self.rows)
             ]
+            for line in range(self.share):
+                first = code.emit(f"mul i64 {index}, {self.share * UNITS}")
+                next_lines = code.emit(f"getelementptr float, ptr {self.bases[-1]}, i64 {first}")
+                position = (inner * self.share + line) * UNITS
+                code.prefetch(code.address(next_lines, _FLOAT, position), to_write=False, level=2)
             for gate in range(count):
                 for vector in range(vectors):
                     position = inner * count * UNITS + gate * UNITS + vector * self.lanes

@@ -24,7 +24,7 @@ def layer(kind, steps, batch, hidden, *, lengths=False, peepholes=False, **optio
         *[(batch, hidden)] * (2 if kind == "lstm" else 1),
     ]
     shapes += [(hidden,)] * (kind == "gru" and options.get("is_late", False)) + [(3 * hidden,)] * peepholes
-    arrays = [(rng.standard_normal(shape) / 2).astype(np.float32) for shape in shapes]
+    arrays = [(rng.standard_normal(shape) / max(2, hidden**0.5)).astype(np.float32) for shape in shapes]
     if lengths:
         arrays.append(rng.integers(1, steps + 1, batch))
 
@@ -51,6 +51,8 @@ CASES = {
     "gru_early": ("gru", 4, 3, 33, {}),
     "gru_lengths": ("gru", 5, 3, 9, {"lengths": True}),
     "rnn": ("rnn", 9, 13, 6, {"is_turned": True}),
+    "lstm_prefetching": ("lstm", 2, 17, 330, {}),
+    "gru_prefetching": ("gru", 2, 33, 350, {}),
 }
 
 
