@@ -92,9 +92,14 @@ def check_divisors(graph: Graph) -> Graph:
 
 
 def lower_concatenations(graph: Graph) -> Graph:
-    """Return a graph whose concatenations are anatune's, with nested ones joined into one."""
-    uses = graph.uses()
+    """Return a graph whose concatenations are anatune's, with nested ones joined into one.
+
+    One that begins as another one, which the network also needs, reads that one's result: its rows are copied in
+    longer pieces, and the code for many operands takes long to compile (DenseNet).
+    """
+    uses, readers = graph.uses(), graph.only_readers()
     inner: dict[Value, Node] = {}  # replacements of concatenations that only another concatenation reads
+    results: dict[tuple[int, tuple[Value, ...]], Value] = {}
 
     def replace(node: Node, old: Node) -> Value:
         if not isinstance(node.type, TensorType) or node.type.dtype != _DTYPE or not math.prod(node.type.shape):
@@ -107,9 +112,14 @@ def lower_concatenations(graph: Graph) -> Graph:
             nested = inner.get(part)
             parts += nested.arguments[0] if nested is not None and _concat_axis(nested) == axis else [part]
         whole = node.of((tuple(parts),))
-        result = _concat(whole, parts, axis)
+        sizes = (size for size in range(len(parts), 1, -1) if (axis, tuple(parts[:size])) in results)
+        first = next(sizes, 0)
+        begin = [results[axis, tuple(parts[:first])]] if first else []
+        result = _concat(whole, begin + parts[first:], axis) if first < len(parts) else begin[0]
         if uses[old] == 1:
             inner[result] = whole
+        if old not in readers or readers[old].op != "concat":
+            results.setdefault((axis, tuple(parts)), result)
         return result
 
     return rewrite_with_originals(graph, replace)

@@ -39,6 +39,17 @@ def test_nested_concatenations_are_one():
     assert len(made_of(g.graph(other, inputs=[x, z]))) == 2
 
 
+def test_concatenations_that_begin_alike_are_computed_once():
+    x, y, z = (g.source(2, size, name=name) for size, name in ((3, "x"), (4, "y"), (5, "z")))
+    short = g.concat(x, y, axis=1)
+    long = g.concat(x, y, z, axis=1)
+    longest = g.concat(long, x, axis=1)
+    nodes = made_of(g.graph(short, long, longest, g.concat(x, y, axis=1), inputs=[x, y, z]))
+    assert [len(node.arguments) for node in nodes] == [2, 2, 2]
+    other = g.concat(y, x, axis=1)  # another order
+    assert len(made_of(g.graph(short, other, inputs=[x, y]))) == 2
+
+
 def test_other_dtypes_stay():
     x = g.source(2, 3)
     whole = Node("astype", (x,), TensorType((2, 3), "int64"), {"dtype": "int64"})
