@@ -204,7 +204,7 @@ def _add_cycles(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
         )
         stores = accumulators * v[CpuCol.RELOADED + i] if stores_vectors else accumulators + shuffles
         reloads = stores if stores_vectors else 1.0
-        extra = call_one(cpu, stores, reloads, reduces, v[CpuCol.PARTIAL + i])
+        extra = call_one(cpu, stores, reloads, reduces, v[CpuCol.PARTIAL + i]) + v[CpuCol.PARTIAL + i] * nest.sums_wait
         steps = v[CpuCol.STEPS + i]
         is_used = count > 0.0
         steps *= v[CpuCol.INSIDE + i]

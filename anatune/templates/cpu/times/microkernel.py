@@ -367,7 +367,8 @@ def core_cycles(
             else:  # each call sums over the SIMD axis: log2(lanes) shuffles and adds
                 stores = accumulators + 2.0 * math.log2(lanes)
                 reloads = 1.0
-            total += count * (inside_share * steps * step + call_one(cpu, stores, reloads, reduces, partial))
+            extra = call_one(cpu, stores, reloads, reduces, partial) + partial * nest.sums_wait
+            total += count * (inside_share * steps * step + extra)
             parts[ACCUMULATORS] = max(parts[ACCUMULATORS], accumulators)
             parts[REGISTERS] = max(parts[REGISTERS], registers)
             parts[MULTIPLY_ADDS] = max(parts[MULTIPLY_ADDS], accumulators * unroll)

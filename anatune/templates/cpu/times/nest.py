@@ -86,6 +86,8 @@ class CpuNest(NamedTuple):
 
     On AMX tiles one step is a product of two tiles, and all that else counts vectors counts tiles.
     """
+    sums_wait: float
+    """Cycles in which a call waits for partial sums from beyond L2; see `pack._sums_wait`."""
     result_row: int
     """Axis along which the result is contiguous if that is not the SIMD axis, else -1. Stores are then transposed."""
 

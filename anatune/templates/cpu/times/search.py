@@ -263,7 +263,7 @@ def _partial_cycles(nest: CpuNest, core: CpuCore, inner: Ints) -> float:
         if not nest.is_reduction[a] and a != axis:
             vectors *= nest.extents[a]
     most = core.register_limit * core.registers  # accumulators of a call
-    return float(vectors / most * call_one(core, most, most, float(nest.simd[3]), 1.0))
+    return float(vectors / most * (call_one(core, most, most, float(nest.simd[3]), 1.0) + nest.sums_wait))
 
 
 @jit_inline
