@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec
-from anatune.emit.elementary import FUNCTIONS
+from anatune.emit.elementary import QUOTIENTS
 from anatune.emit.kernels import (
     CARRIER,
     Function,
@@ -34,7 +34,9 @@ _SUMS = 8
 """The number of independent sums: the latency of an addition times the additions of a cycle."""
 _MOST_ROWS = 6
 _PARALLEL_FROM = 1 << 19
-"""The least products of a step whose units run in several threads."""
+"""The least products in a parallel loop: those of a step if its units run in several threads."""
+_ROWS_FROM_L2, _ROWS_FROM_L3 = 4, 16
+"""The least rows of a thread that runs all steps of its rows: their products take longer than reading the weights."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +92,8 @@ class _RecurrentWriter:
         self.kernel, self.name, self.threads = kernel, name, threads
         self.lanes = hardware.fp32_lanes
         self.registers = hardware.compute.num_vector_registers
+        fits_l2 = 4 * kernel.gates * kernel.hidden**2 <= hardware.l2.size_bytes
+        self.thread_rows = _ROWS_FROM_L2 if fits_l2 else _ROWS_FROM_L3
         self.functions: dict[tuple[int, int, tuple[int, ...]], tuple[str, Function]] = {}
 
     def program(self) -> tuple[str, str]:
@@ -125,25 +129,30 @@ class _RecurrentWriter:
             text.line("state[0, b, j] = first[b, j]")
             if kernel.kind == "lstm":
                 text.line(f"result[{steps + 1}, b, j] = cells[b, j]")
-        with text.scope(write_loop_head("t", steps, parallel=False)):
-            for phase in range(len(kernel.phases)):
-                self.phase(text, phase)
+        parts, work = min(self.threads, batch // self.thread_rows), batch * hidden * kernel.gates * hidden
+        spreads_units = self.threads > parts and work >= _PARALLEL_FROM
+        size = batch if spreads_units or parts < 2 or steps * work < _PARALLEL_FROM else -(-batch // parts)
+        whole, remaining_rows = divmod(batch, size)
+        with text.scope(write_loop_head("part", whole + (remaining_rows > 0), parallel=size < batch)):
+            for condition, rows in ((f"if part < {whole}:", size), ("else:", remaining_rows)):
+                if rows:
+                    with text.scope(condition if remaining_rows else "", write_loop_head("t", steps, parallel=False)):
+                        for phase in range(len(kernel.phases)):
+                            self.phase(text, phase, f"part * {size}", rows, spreads_units=spreads_units)
         with text.scope(f"for b, j in T.grid({batch}, {hidden}):"):
             text.line(f"result[{steps}, b, j] = state[{steps % 2}, b, j]")
         return str(text), module_ir([function for _, function in self.functions.values()])
 
-    def phase(self, text: Script, phase: int) -> None:
-        """Write the calls of one product of a step."""
+    def phase(self, text: Script, phase: int, first_row: str, num_rows: int, *, spreads_units: bool) -> None:
+        """Write the calls of one product of a step for some rows."""
         kernel = self.kernel
         gates = len(kernel.phases[phase])
         whole, remainder = divmod(kernel.hidden, UNITS)
         if kernel.batch == 1 or kernel.has_lengths:
             rows, width = 1, UNITS
         else:
-            most = min(_MOST_ROWS, (self.registers - 3) // gates, kernel.batch)
+            most = min(_MOST_ROWS, (self.registers - 3) // gates, num_rows)
             rows, width = max(1, most), self.lanes
-        work = kernel.batch * kernel.hidden * kernel.gates * kernel.hidden
-        is_parallel = self.threads > 1 and work >= _PARALLEL_FROM
         for start, count, units in ((0, whole, UNITS), (whole, 1, remainder)):
             if not (count and units):
                 continue
@@ -154,14 +163,14 @@ class _RecurrentWriter:
                 )
                 for first in range(0, units, width)
             ]
-            with text.scope(write_loop_head("block", count, parallel=is_parallel and count > 1)):
+            with text.scope(write_loop_head("block", count, parallel=spreads_units and count > 1)):
                 for part in parts:
                     unit = f"(block + {start}) * {UNITS} + {part.first}"
-                    groups, remaining_rows = divmod(kernel.batch, rows)
+                    groups, remaining_rows = divmod(num_rows, rows)
                     for first, times, size in ((0, groups, rows), (groups * rows, 1, remaining_rows)):
                         if times and size:
                             with text.scope(write_loop_head("group", times, parallel=False)):
-                                row = f"(group * {size} + {first})"
+                                row = f"({first_row} + group * {size} + {first})"
                                 self.step(text, phase, part, size, row, unit, start)
 
     def step(self, text: Script, phase: int, part: _UnitPart, rows: int, row: str, unit: str, start: int) -> None:
@@ -309,8 +318,17 @@ class _StepWriter:
         index = row * self.kernel.hidden + more + vector * self.lanes
         self.code.store_vector(value, self.code.address(self.bases[tensor], _FLOAT, index), _FLOAT, self.used[vector])
 
+    def activation(self, number: int, value: str) -> tuple[str, str]:
+        """Return an activation of a value as a dividend and a divisor."""
+        return QUOTIENTS[self.kernel.functions[number]](self.code, value)
+
     def apply_activation(self, number: int, value: str) -> str:
-        return FUNCTIONS[self.kernel.functions[number]](self.code, value)
+        return self.code.binary("div", *self.activation(number, value))
+
+    def multiply(self, first: tuple[str, str], second: tuple[str, str]) -> str:
+        """Return the product of two activations."""
+        dividend, divisor = (self.code.binary("mul", *parts) for parts in zip(first, second, strict=True))
+        return self.code.binary("div", dividend, divisor)
 
     def finish(self, phase: int, row: int, vector: int, gates: list[str]) -> None:
         """Write the new state of the units from their sums."""
@@ -355,13 +373,13 @@ class _StepWriter:
                 return gate
             return code.multiply_add(cells_seen, self.load(peep, 0, vector, order * kernel.hidden), gate)
 
-        input_gate = self.apply_activation(0, add_peephole(gates[0], cells, 0))
+        input_gate = self.activation(0, add_peephole(gates[0], cells, 0))
         if kernel.joins_forget:
-            forget_gate = code.binary("sub", code.constant(1.0), input_gate)
+            forget_gate = code.binary("sub", code.constant(1.0), code.binary("div", *input_gate))
         else:
             forget_gate = self.apply_activation(0, add_peephole(gates[2], cells, 2))
-        new = code.binary("mul", input_gate, self.apply_activation(1, gates[3]))
+        new = self.multiply(input_gate, self.activation(1, gates[3]))
         cells = code.multiply_add(forget_gate, cells, new)
         self.store(cells, 6, row, vector)
-        output_gate = self.apply_activation(0, add_peephole(gates[1], cells, 1))
-        return code.binary("mul", output_gate, self.apply_activation(2, cells))
+        output_gate = self.activation(0, add_peephole(gates[1], cells, 1))
+        return self.multiply(output_gate, self.activation(2, cells))

@@ -51,6 +51,8 @@ CASES = {
     "gru_early": ("gru", 4, 3, 33, {}),
     "gru_lengths": ("gru", 5, 3, 9, {"lengths": True}),
     "rnn": ("rnn", 9, 13, 6, {"is_turned": True}),
+    "rnn_rows_of_threads": ("rnn", 3, 37, 6, {}),
+    "gru_rows_of_threads": ("gru", 3, 9, 20, {"lengths": True}),
 }
 
 
