@@ -1,15 +1,14 @@
 """Recurrent layers as one kernel: a loop over all steps, each a product of the state with packed weights.
 
-Weights are packed in blocks of `UNITS` units with all gates of each unit. A function in LLVM IR sums the gates of some
-units in registers, adds the inputs' part, and computes the new state without a store in between. The products of the
-inputs of all steps with their weights are computed before, by one planned product of the network.
+Weights are packed in blocks of a vector of units with all gates of each unit, so that a call reads whole lines. A
+function in LLVM IR sums the gates of some units in registers, adds the inputs' part, and computes the new state without
+a store in between. The products of the inputs of all steps with their weights are computed before, by one planned
+product of the network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from anatune.core.hardware.spec import CpuSpec
 from anatune.emit.elementary import QUOTIENTS
@@ -24,7 +23,6 @@ from anatune.emit.kernels import (
 )
 from anatune.emit.llvm import LlvmCode
 from anatune.emit.script import Script, buffer_type, open_function, whole_region
-from anatune.network.graph.operators import UNITS
 from anatune.templates.cpu.program.microkernel import module_ir
 
 __all__ = ["RecurrentKernel", "recurrent_program"]
@@ -66,21 +64,14 @@ class RecurrentKernel:
         return ((0, 1), (2,)) if self.kind == "gru" and not self.is_late else (tuple(range(self.gates)),)
 
 
-_Sums = dict[tuple[int, int, int, int], str]
-"""(chain, row, gate, vector) -> sum."""
-
-
-class _UnitPart(NamedTuple):
-    """Units of a call: the first one in its block, and the number of valid lanes of each vector."""
-
-    first: int
-    used: tuple[int, ...]
+_Sums = dict[tuple[int, int, int], str]
+"""(chain, row, gate) -> sum."""
 
 
 def recurrent_program(kernel: RecurrentKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
     """Return (the function in TVMScript, the LLVM IR that it calls).
 
-    Parameters: products of the inputs (steps, batch, gates * hidden); weights (blocks, hidden, gates, `UNITS`) of each
+    Parameters: products of the inputs (steps, batch, gates * hidden); weights (blocks, hidden, gates, lanes) of each
     phase; the state and for an LSTM its cells (batch, hidden); term (hidden,), peepholes (3 * hidden,), lengths
     (batch,) int64; the result (steps + states, batch, hidden).
     """
@@ -94,16 +85,15 @@ class _RecurrentWriter:
         self.registers = hardware.compute.num_vector_registers
         fits_l2 = 4 * kernel.gates * kernel.hidden**2 <= hardware.l2.size_bytes
         self.thread_rows = _ROWS_FROM_L2 if fits_l2 else _ROWS_FROM_L3
-        self.functions: dict[tuple[int, int, tuple[int, ...]], tuple[str, Function]] = {}
+        self.functions: dict[tuple[int, int, int], tuple[str, Function]] = {}
 
     def program(self) -> tuple[str, str]:
         kernel, text = self.kernel, Script()
         steps, batch, hidden = kernel.steps, kernel.batch, kernel.hidden
         states = 2 if kernel.kind == "lstm" else 1
-        blocks = -(-hidden // UNITS)
         shapes: dict[str, tuple[int, ...]] = {"x": (steps, batch, kernel.gates * hidden)}
         for phase, gates in enumerate(kernel.phases):
-            shapes[f"w{phase}"] = (blocks, hidden, len(gates), UNITS)
+            shapes[f"w{phase}"] = (-(-hidden // self.lanes), hidden, len(gates), self.lanes)
         shapes["first"] = (batch, hidden)
         if kernel.kind == "lstm":
             shapes["cells"] = (batch, hidden)
@@ -147,48 +137,35 @@ class _RecurrentWriter:
         """Write the calls of one product of a step for some rows."""
         kernel = self.kernel
         gates = len(kernel.phases[phase])
-        whole, remainder = divmod(kernel.hidden, UNITS)
-        if kernel.batch == 1 or kernel.has_lengths:
-            rows, width = 1, UNITS
-        else:
-            most = min(_MOST_ROWS, (self.registers - 3) // gates, num_rows)
-            rows, width = max(1, most), self.lanes
-        for start, count, units in ((0, whole, UNITS), (whole, 1, remainder)):
-            if not (count and units):
+        whole, remainder = divmod(kernel.hidden, self.lanes)
+        is_single = kernel.batch == 1 or kernel.has_lengths
+        rows = 1 if is_single else max(1, min(_MOST_ROWS, (self.registers - 3) // gates, num_rows))
+        for start, count, used in ((0, whole, self.lanes), (whole, 1, remainder)):
+            if not (count and used):
                 continue
-            parts = [
-                _UnitPart(
-                    first,
-                    tuple(min(self.lanes, units - i) for i in range(first, min(first + width, units), self.lanes)),
-                )
-                for first in range(0, units, width)
-            ]
             with text.scope(write_loop_head("block", count, parallel=spreads_units and count > 1)):
-                for part in parts:
-                    unit = f"(block + {start}) * {UNITS} + {part.first}"
-                    groups, remaining_rows = divmod(num_rows, rows)
-                    for first, times, size in ((0, groups, rows), (groups * rows, 1, remaining_rows)):
-                        if times and size:
-                            with text.scope(write_loop_head("group", times, parallel=False)):
-                                row = f"({first_row} + group * {size} + {first})"
-                                self.step(text, phase, part, size, row, unit, start)
+                groups, remaining_rows = divmod(num_rows, rows)
+                for first, times, size in ((0, groups, rows), (groups * rows, 1, remaining_rows)):
+                    if times and size:
+                        with text.scope(write_loop_head("group", times, parallel=False)):
+                            row = f"({first_row} + group * {size} + {first})"
+                            self.step(text, phase, used, size, row, f"(block + {start})")
 
-    def step(self, text: Script, phase: int, part: _UnitPart, rows: int, row: str, unit: str, start: int) -> None:
-        """Write the call for some rows and units."""
+    def step(self, text: Script, phase: int, used: int, rows: int, row: str, block: str) -> None:
+        """Write the call for some rows and the first `used` units of a block."""
         kernel, hidden = self.kernel, self.kernel.hidden
         gates = len(kernel.phases[phase])
-        key = (phase, rows, part.used)
+        key, unit = (phase, rows, used), f"{block} * {self.lanes}"
         if key not in self.functions:
             function = f"{self.name}_{len(self.functions)}"
-            self.functions[key] = (function, _StepWriter(kernel, function, self.lanes, phase, rows, part.used).function)
+            self.functions[key] = (function, _StepWriter(kernel, function, self.lanes, phase, rows, used).function)
         time = f"({kernel.steps - 1} - t)" if kernel.is_turned else "t"
         base = f"{row} * {hidden}"
         old, new = f"(t % 2) * {kernel.batch * hidden}", f"((t + 1) % 2) * {kernel.batch * hidden}"
-        weight = f"(block + {start}) * {hidden * gates * UNITS} + {part.first}"
         is_second = phase == 1
         offsets = [
             ("x", f"({time} * {kernel.batch} + {row}) * {kernel.gates * hidden} + {unit}"),
-            (f"w{phase}", weight),
+            (f"w{phase}", f"{unit} * {hidden * gates}"),
             ("kept" if is_second else "state", f"{kernel.batch * hidden} + {base}" if is_second else f"{old} + {base}"),
             ("state", f"{old} + {base} + {unit}"),
             ("state", f"{new} + {base} + {unit}"),
@@ -207,7 +184,7 @@ class _RecurrentWriter:
             return
         with text.scope(f'if T.Cast("int64", t) < lengths[{row}]:'):
             emit_call(text, name, offsets)
-        with text.scope("else:"), text.scope(f"for j in T.serial({sum(part.used)}):"):
+        with text.scope("else:"), text.scope(f"for j in T.serial({used}):"):
             text.line(f"state[(t + 1) % 2, {row}, {unit} + j] = state[t % 2, {row}, {unit} + j]")
             text.line(f"result[{time}, {row}, {unit} + j] = T.float32(0)")
 
@@ -219,9 +196,7 @@ class _StepWriter:
     the result, an LSTM's cells (for a GRU the update gates, followed by the reset state), the term and the peepholes.
     """
 
-    def __init__(
-        self, kernel: RecurrentKernel, name: str, lanes: int, phase: int, rows: int, used: Sequence[int]
-    ) -> None:
+    def __init__(self, kernel: RecurrentKernel, name: str, lanes: int, phase: int, rows: int, used: int) -> None:
         self.kernel, self.lanes, self.used, self.rows = kernel, lanes, used, rows
         self.gates = kernel.phases[phase]
         tensors = 7 + kernel.has_term + kernel.has_peepholes
@@ -230,44 +205,40 @@ class _StepWriter:
         self.bases = element_addresses(code, ["float"] * tensors)
         sums = self.products()
         for row in range(rows):
-            for vector in range(len(used)):
-                gates = [
-                    code.binary("add", sums[row][number][vector], self.load(0, row, vector, gate * kernel.hidden))
-                    if not (kernel.kind == "gru" and kernel.is_late and gate == 2)
-                    else sums[row][number][vector]
-                    for number, gate in enumerate(self.gates)
-                ]
-                self.finish(phase, row, vector, gates)
+            gates = [
+                code.binary("add", sums[row][number], self.load(0, row, gate * kernel.hidden))
+                if not (kernel.kind == "gru" and kernel.is_late and gate == 2)
+                else sums[row][number]
+                for number, gate in enumerate(self.gates)
+            ]
+            self.finish(phase, row, gates)
         self.function = finish_function(code)
 
-    def products(self) -> list[list[list[str]]]:
-        """Return the sums by row, gate and vector: products of the rows with the weights."""
+    def products(self) -> list[list[str]]:
+        """Return the sums by row and gate: products of the rows with the weights."""
         code, hidden = self.code, self.kernel.hidden
-        count, vectors = len(self.gates), len(self.used)
-        chains = max(1, -(-_SUMS // (self.rows * count * vectors)))
+        count = len(self.gates)
+        chains = max(1, -(-_SUMS // (self.rows * count)))
         unroll = max(chains, 2)
-        flat = [
-            (c, r, g, v) for c in range(chains) for r in range(self.rows) for g in range(count) for v in range(vectors)
-        ]
+        flat = [(c, r, g) for c in range(chains) for r in range(self.rows) for g in range(count)]
         sums: _Sums = dict.fromkeys(flat, "zeroinitializer")
         whole, remainder = divmod(hidden, unroll)
 
         def write_step(index: str, previous: _Sums, inner: int) -> _Sums:
             new, chain = dict(previous), inner % chains
             row_start = code.emit(f"getelementptr float, ptr {self.bases[2]}, i64 {index}")
-            offset = code.emit(f"mul i64 {index}, {count * UNITS}")
+            offset = code.emit(f"mul i64 {index}, {count * self.lanes}")
             weights = code.emit(f"getelementptr float, ptr {self.bases[1]}, i64 {offset}")
             values = [
                 code.load_vector(code.address(row_start, _FLOAT, row * hidden + inner), _FLOAT, 0, self.lanes)
                 for row in range(self.rows)
             ]
             for gate in range(count):
-                for vector in range(vectors):
-                    position = inner * count * UNITS + gate * UNITS + vector * self.lanes
-                    weight = code.load_vector(code.address(weights, _FLOAT, position), _FLOAT, 1, self.lanes)
-                    for row in range(self.rows):
-                        key = (chain, row, gate, vector)
-                        new[key] = code.multiply_add(values[row], weight, new[key])
+                position = (inner * count + gate) * self.lanes
+                weight = code.load_vector(code.address(weights, _FLOAT, position), _FLOAT, 1, self.lanes)
+                for row in range(self.rows):
+                    key = (chain, row, gate)
+                    new[key] = code.multiply_add(values[row], weight, new[key])
             return new
 
         if whole:
@@ -298,25 +269,22 @@ class _StepWriter:
         for row in range(self.rows):
             gates = []
             for gate in range(count):
-                sums_of_gate = []
-                for vector in range(vectors):
-                    value = sums[0, row, gate, vector]
-                    for chain in range(1, chains):
-                        value = code.binary("add", value, sums[chain, row, gate, vector])
-                    sums_of_gate.append(value)
-                gates.append(sums_of_gate)
+                value = sums[0, row, gate]
+                for chain in range(1, chains):
+                    value = code.binary("add", value, sums[chain, row, gate])
+                gates.append(value)
             sums_of_rows.append(gates)
         return sums_of_rows
 
-    def load(self, tensor: int, row: int, vector: int, more: int = 0) -> str:
+    def load(self, tensor: int, row: int, more: int = 0) -> str:
         """Return a vector of units, `more` elements after the first unit."""
         pitch = {0: self.kernel.gates * self.kernel.hidden}.get(tensor, self.kernel.hidden)
-        index = row * pitch + more + vector * self.lanes
-        return self.code.load_vector(self.code.address(self.bases[tensor], _FLOAT, index), _FLOAT, 1, self.used[vector])
+        index = row * pitch + more
+        return self.code.load_vector(self.code.address(self.bases[tensor], _FLOAT, index), _FLOAT, 1, self.used)
 
-    def store(self, value: str, tensor: int, row: int, vector: int, more: int = 0) -> None:
-        index = row * self.kernel.hidden + more + vector * self.lanes
-        self.code.store_vector(value, self.code.address(self.bases[tensor], _FLOAT, index), _FLOAT, self.used[vector])
+    def store(self, value: str, tensor: int, row: int, more: int = 0) -> None:
+        index = row * self.kernel.hidden + more
+        self.code.store_vector(value, self.code.address(self.bases[tensor], _FLOAT, index), _FLOAT, self.used)
 
     def activation(self, number: int, value: str) -> tuple[str, str]:
         """Return an activation of a value as a dividend and a divisor."""
@@ -330,48 +298,48 @@ class _StepWriter:
         dividend, divisor = (self.code.binary("mul", *parts) for parts in zip(first, second, strict=True))
         return self.code.binary("div", dividend, divisor)
 
-    def finish(self, phase: int, row: int, vector: int, gates: list[str]) -> None:
+    def finish(self, phase: int, row: int, gates: list[str]) -> None:
         """Write the new state of the units from their sums."""
         kernel, code = self.kernel, self.code
         if kernel.kind == "lstm":
-            new = self.lstm(row, vector, gates)
+            new = self.lstm(row, gates)
         elif kernel.kind == "rnn":
             new = self.apply_activation(0, gates[0])
         elif phase == 0 and not kernel.is_late:
             update, reset = (self.apply_activation(0, gate) for gate in gates)
-            self.store(update, 6, row, vector)
-            reset = code.binary("mul", reset, self.load(3, row, vector))
-            self.store(reset, 6, row, vector, kernel.batch * kernel.hidden)
+            self.store(update, 6, row)
+            reset = code.binary("mul", reset, self.load(3, row))
+            self.store(reset, 6, row, kernel.batch * kernel.hidden)
             return
         else:
-            new = self.gru(row, vector, gates)
-        self.store(new, 4, row, vector)
-        self.store(new, 5, row, vector)
+            new = self.gru(row, gates)
+        self.store(new, 4, row)
+        self.store(new, 5, row)
 
-    def gru(self, row: int, vector: int, gates: list[str]) -> str:
+    def gru(self, row: int, gates: list[str]) -> str:
         kernel, code = self.kernel, self.code
         if kernel.is_late:
             update, reset = (self.apply_activation(0, gate) for gate in gates[:2])
             inner = gates[2]
             if kernel.has_term:
-                inner = code.binary("add", inner, self.load(7, 0, vector))
-            inner = code.multiply_add(reset, inner, self.load(0, row, vector, 2 * kernel.hidden))
+                inner = code.binary("add", inner, self.load(7, 0))
+            inner = code.multiply_add(reset, inner, self.load(0, row, 2 * kernel.hidden))
         else:
-            update, inner = self.load(6, row, vector), gates[0]
+            update, inner = self.load(6, row), gates[0]
         new = self.apply_activation(1, inner)
-        difference = code.binary("sub", self.load(3, row, vector), new)
+        difference = code.binary("sub", self.load(3, row), new)
         return code.multiply_add(update, difference, new)
 
-    def lstm(self, row: int, vector: int, gates: list[str]) -> str:
+    def lstm(self, row: int, gates: list[str]) -> str:
         """Return the new state; gates are input, output, forget, cell."""
         kernel, code = self.kernel, self.code
-        cells = self.load(6, row, vector)
+        cells = self.load(6, row)
         peep = 7 + kernel.has_term
 
         def add_peephole(gate: str, cells_seen: str, order: int) -> str:
             if not kernel.has_peepholes:
                 return gate
-            return code.multiply_add(cells_seen, self.load(peep, 0, vector, order * kernel.hidden), gate)
+            return code.multiply_add(cells_seen, self.load(peep, 0, order * kernel.hidden), gate)
 
         input_gate = self.activation(0, add_peephole(gates[0], cells, 0))
         if kernel.joins_forget:
@@ -380,6 +348,6 @@ class _StepWriter:
             forget_gate = self.apply_activation(0, add_peephole(gates[2], cells, 2))
         new = self.multiply(input_gate, self.activation(1, gates[3]))
         cells = code.multiply_add(forget_gate, cells, new)
-        self.store(cells, 6, row, vector)
+        self.store(cells, 6, row)
         output_gate = self.activation(0, add_peephole(gates[1], cells, 1))
         return self.multiply(output_gate, self.activation(2, cells))
