@@ -38,6 +38,8 @@ _WHOLE_BITS = 0x4B400000
 _TANH = (-5.70498872745e-3, 2.06390887954e-2, -5.37397155531e-2, 1.33314422036e-1, -3.33332819422e-1)
 """(tanh(x) - x) / x**3 in x**2 for \\|x\\| < 0.625. Source: Cephes, tanhf.c."""
 _TANH_SMALL = 0.625
+_TANH_FAR = 10.0
+"""Bound from which on tanh(x) is 1 in float32."""
 _ERF_SMALL = 0.927734375
 _ERF = (-5.96761703e-4, 4.99119423e-3, -2.67681349e-2, 1.12819925e-1, -3.76125336e-1, 1.28379166e-1)
 """(erf(x) - x) / x in x**2 below `_ERF_SMALL`. Source: N. Juffa, answer 35148199 on stackoverflow.com."""
@@ -253,6 +255,24 @@ def _sigmoid(ops: _VectorOperations, x: str) -> str:
     return ops.binary("div", ops.where(ops.less(x, ops.constant(0.0)), power, unit), ops.binary("add", power, unit))
 
 
+def _divide_sigmoid(code: LlvmCode, x: str) -> tuple[str, str]:
+    """Return `_sigmoid` as a dividend and a divisor; it is zero where it is no normal number."""
+    ops, unit = _VectorOperations(code), code.constant(1.0)
+    share = power(code, _negate(ops, ops.absolute(x)))
+    return ops.where(ops.less(x, ops.constant(0.0)), share, unit), ops.binary("add", share, unit)
+
+
+def _divide_tanh(code: LlvmCode, x: str) -> tuple[str, str]:
+    """Return ``tanh(x) = (exp(2 x) - 1) / (exp(2 x) + 1)`` as a dividend and a divisor, exact to 3 ulp."""
+    ops, far = _VectorOperations(code), code.constant(_TANH_FAR)
+    size = ops.absolute(x)
+    size = ops.where(ops.less(far, size), far, size)
+    moved, value = _reduce_range(ops, ops.binary("add", size, size))
+    factor = ops.value(ops.whole("add", ops.whole("shl", ops.bits(moved), 23), _ONE_BITS))
+    less = ops.multiply_add(value, factor, ops.binary("sub", factor, ops.constant(1.0)))
+    return ops.copy_sign(less, x), ops.binary("add", less, ops.constant(2.0))
+
+
 def _multiply_by_sigmoid(ops: _VectorOperations, x: str, exponent: str, low: str = "") -> str:
     """Return x times the sigmoid of a number with the sign of x and the magnitude ``-(exponent + low)``."""
     parts = _power_parts(ops, exponent, low, _PRODUCT_LOWEST)
@@ -370,6 +390,15 @@ FUNCTIONS: dict[str, Callable[[LlvmCode, str], str]] = {
     "relu6": _relu6,
 }
 """Name -> function of an `LlvmCode` and a vector of type `LlvmCode.vector`."""
+
+QUOTIENTS: dict[str, Callable[[LlvmCode, str], tuple[str, str]]] = {
+    "tanh": _divide_tanh,
+    "sigmoid": _divide_sigmoid,
+    "relu": lambda code, x: (_relu(code, x), code.constant(1.0)),
+}
+"""Name -> function that returns a dividend and a divisor: a product of two functions then takes one division.
+
+They have less than half of the instructions of `FUNCTIONS`."""
 
 
 def _polynomial(ops: _VectorOperations, factors: Sequence[float], x: str) -> str:

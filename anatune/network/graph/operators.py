@@ -55,7 +55,7 @@ than an expression for it, its function is in `graph.meanings`. Operators with k
 ``recurrent``, ``anatune.recurrent``
     All steps of a layer in one direction (`graph.recurrent`). Operands: products of the inputs (steps, batch, gates *
     hidden); weights (hidden, gates * hidden), in ``anatune.recurrent`` as blocks of units (blocks, hidden, gates,
-    `UNITS`); the state and for an LSTM its cells (batch, hidden); and, according to attributes ``has_term``,
+    units); the state and for an LSTM its cells (batch, hidden); and, according to attributes ``has_term``,
     ``has_peepholes`` and ``has_lengths``, (hidden,), (3 * hidden,), (batch,). The result (steps + states, batch,
     hidden) holds the states of all steps, then the last state and cells.
 ``anatune.divisor``
@@ -85,7 +85,7 @@ from anatune.network.graph.nodes import Argument, Array, Node, Shape, TensorType
 __all__ = [
     "ATTENTION", "BATCH_MATMUL", "CONCAT", "CONVOLUTION", "CONVOLUTIONS", "DEQUANTIZE", "DIVISIONS", "DIVISOR",
     "EXPERTS", "GROUPED_MATMUL", "HISTOGRAM", "LAYER_NORM", "MATMUL", "OPERATORS", "PRODUCTS", "PUT", "QUANTIZE",
-    "RECURRENCE", "RECURRENT", "ROUTE", "SCALED_MATMUL", "SCATTER", "SOFTMAX", "UNITS", "WINDOW", "Operator",
+    "RECURRENCE", "RECURRENT", "ROUTE", "SCALED_MATMUL", "SCATTER", "SOFTMAX", "WINDOW", "Operator",
     "apply_operator", "find_operator",
 ]  # fmt: skip
 
@@ -101,8 +101,6 @@ SCATTER = "anatune.scatter"
 QUANTIZE, DEQUANTIZE = "quantize", "dequantize"
 DIVISIONS, DIVISOR = ("divide", "floor_divide", "floor_mod", "mod"), "anatune.divisor"
 RECURRENT, RECURRENCE = "recurrent", "anatune.recurrent"
-UNITS = 16
-"""The number of units whose weights are adjacent in ``anatune.recurrent``: whole vectors on every processor."""
 _ATTRS = "relax.attrs."
 _STATISTICS = f"{_ATTRS}StatisticalAttrs"
 

@@ -41,6 +41,7 @@ from anatune.network.graph.passes.attention import fuse_attention
 from anatune.network.graph.passes.layouts import Choice, LayoutForm, apply_layout
 from anatune.network.graph.passes.order import CPU, CPU_KERNELS, run_passes
 from anatune.network.graph.passes.precision import FP8, WIDE, mark_products, precision_of, store_16_bit
+from anatune.network.graph.passes.recurrent import block_recurrent_weights
 from anatune.network.graph.summary import ModelSummary, TuningSummary
 from anatune.network.relax.building import build_library
 from anatune.network.relax.frontends import ImportedModel
@@ -185,7 +186,7 @@ class CpuTarget(ModelTarget):
         self, graph: Graph, precision: str, planner: ProductPlanner | None = None, *, varies: bool = False
     ) -> PlannedModel:
         """Return an imported model with layouts and attentions, without kernels; `planner` knows an equal model."""
-        graph = self._mark_precision(run_passes(CPU, self._rewrite_few_bits(graph)), precision)
+        graph = self._mark_precision(run_passes(CPU, self._rewrite_weights(graph)), precision)
         accuracy, progress = self.request.accuracy, self.request.progress if planner is None else None
         planner = planner or ProductPlanner(graph, self.cores, accuracy, PlanCache(self.cores, accuracy))
         choice, layouts = choose_layouts(graph, planner, progress)
@@ -196,13 +197,14 @@ class CpuTarget(ModelTarget):
         decisions = _CpuDecisions(planner, orders, pay)
         return PlannedModel(graph, [], attentions, layouts, precision=precision, target_data=decisions)
 
-    def _rewrite_few_bits(self, graph: Graph) -> Graph:
-        """Return a graph with products of few bits, or with unpacked weights if the CPU has no kernels for those."""
-        return (pack_byte_weights if self.cores.compute.isa in ISAS else unpack_products)(graph)
+    def _rewrite_weights(self, graph: Graph) -> Graph:
+        """Return a graph with products of few bits where the CPU has kernels, and recurrent weights in blocks."""
+        graph = (pack_byte_weights if self.cores.compute.isa in ISAS else unpack_products)(graph)
+        return block_recurrent_weights(graph, self.cores.fp32_lanes)
 
     def _apply_decisions(self, graph: Graph, planned: PlannedModel) -> Graph:
         """Return an imported model after all passes, with the decisions of another reading at other sizes."""
-        graph = self._mark_precision(run_passes(CPU, self._rewrite_few_bits(graph)), planned.precision)
+        graph = self._mark_precision(run_passes(CPU, self._rewrite_weights(graph)), planned.precision)
         _, orders, pay = _data_of(planned)
         choice: Choice = {node: form for node, form in zip(graph.nodes(), orders, strict=False) if form is not None}
         answers = iter(pay)

@@ -26,7 +26,7 @@ from anatune.network.graph.passes.activations import fuse_activations
 from anatune.network.graph.passes.integers import fuse_integer_products, move_conversions
 from anatune.network.graph.passes.pools import move_pools_last
 from anatune.network.graph.passes.products import fuse_products
-from anatune.network.graph.passes.recurrent import block_recurrent_weights, unroll_recurrent_layers
+from anatune.network.graph.passes.recurrent import unroll_recurrent_layers
 from anatune.network.graph.passes.rows import check_divisors, fuse_rows, lower_concatenations, lower_scatters
 from anatune.network.graph.passes.scaling import fold_batch_norms, fold_scales, move_scalars_last
 from anatune.network.graph.passes.simplify import simplify
@@ -65,15 +65,7 @@ def fuse_integers(graph: Graph) -> Graph:
     return run_passes(_INTEGERS, graph) if is_quantised else graph
 
 
-CPU: tuple[Pass, ...] = (
-    block_recurrent_weights,
-    fuse_integers,
-    *WEIGHTS,
-    fuse_rows,
-    move_pools_last,
-    simplify,
-    fuse_products,
-)
+CPU: tuple[Pass, ...] = (fuse_integers, *WEIGHTS, fuse_rows, move_pools_last, simplify, fuse_products)
 """The passes for an imported network on a CPU. The result has activations in the order of the network. The compiler
 chooses their orders next."""
 CPU_KERNELS: tuple[Pass, ...] = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from anatune.network.graph.building import concat, pad_tensor, permute, reshape, slice_axes
 from anatune.network.graph.nodes import Graph, Node, Value, rewrite_graph, tensor_type
-from anatune.network.graph.operators import RECURRENCE, RECURRENT, UNITS
+from anatune.network.graph.operators import RECURRENCE, RECURRENT
 from anatune.network.graph.recurrent import GATES, layer_of, unroll
 
 __all__ = ["block_recurrent_weights", "unroll_recurrent_layers"]
 
 
-def block_recurrent_weights(graph: Graph) -> Graph:
-    """Return a graph whose recurrent layers have their weights in blocks of units, as kernels read them."""
+def block_recurrent_weights(graph: Graph, units: int) -> Graph:
+    """Return a graph whose recurrent layers have their weights in blocks of `units`, which kernels read as a vector."""
 
     def replace(node: Node) -> Value:
         if node.op != RECURRENT:
@@ -23,7 +23,7 @@ def block_recurrent_weights(graph: Graph) -> Graph:
             [(0, 2), (2, 3)] if node.attributes["kind"] == "gru" and not node.attributes["is_late"] else [(0, count)]
         )
         blocks = [
-            _to_blocks(slice_axes(weight, [1], [first * hidden], [last * hidden]), last - first)
+            _to_blocks(slice_axes(weight, [1], [first * hidden], [last * hidden]), last - first, units)
             for first, last in parts
         ]
         return Node(RECURRENCE, (inputs, *blocks, *others), node.type, node.attributes)
@@ -31,12 +31,12 @@ def block_recurrent_weights(graph: Graph) -> Graph:
     return rewrite_graph(graph, replace)
 
 
-def _to_blocks(weight: Value, gates: int) -> Value:
+def _to_blocks(weight: Value, gates: int, units: int) -> Value:
     """Return weights (hidden, gates * hidden) as (blocks, hidden, gates, units), with zeros after the last unit."""
     hidden = tensor_type(weight).shape[0]
-    blocks = -(-hidden // UNITS)
-    whole = pad_tensor(reshape(weight, (hidden, gates, hidden)), (0, 0, 0), (0, 0, blocks * UNITS - hidden))
-    return permute(reshape(whole, (hidden, gates, blocks, UNITS)), (2, 0, 1, 3))
+    blocks = -(-hidden // units)
+    whole = pad_tensor(reshape(weight, (hidden, gates, hidden)), (0, 0, 0), (0, 0, blocks * units - hidden))
+    return permute(reshape(whole, (hidden, gates, blocks, units)), (2, 0, 1, 3))
 
 
 def unroll_recurrent_layers(graph: Graph) -> Graph:

@@ -7,7 +7,7 @@ import pytest
 from scipy import special
 
 from anatune.core.sizes import Size
-from anatune.emit.elementary import FUNCTIONS
+from anatune.emit.elementary import FUNCTIONS, QUOTIENTS
 from anatune.emit.kernels import (
     element_addresses,
     emit_call,
@@ -51,8 +51,8 @@ def built(kernel, lanes=None, threads=1):
     return lambda data, *more, **symbols: run(data.shape, data, *more, **symbols)
 
 
-def mapped(name, data):
-    """Return what an elementary function makes of vectors of numbers."""
+def mapped(function, data):
+    """Return what a function of an `LlvmCode` and a vector makes of vectors of numbers."""
     from anatune import api
 
     lanes = api.hardware("host").fp32_lanes
@@ -64,7 +64,7 @@ def mapped(name, data):
     write_spread_loop(text, "r", len(vectors), item, threads=1, work=1, least=2)
     start_function(code, "kernel_vector", 2)
     given, result = (code.address(base, "float32", 0) for base in element_addresses(code, ["float"] * 2))
-    code.store_vector(FUNCTIONS[name](code, code.load_vector(given, "float32", 1, lanes)), result, "float32", lanes)
+    code.store_vector(function(code, code.load_vector(given, "float32", 1, lanes)), result, "float32", lanes)
     run = built_for_sizes((str(text), module_ir([finish_function(code)])), 1)
     return run(vectors.shape, vectors).ravel()[: data.size].reshape(data.shape)
 
@@ -83,7 +83,7 @@ def test_elementary_functions_keep_their_bounds(numbers, name):
     with np.errstate(all="ignore"):
         wide = numbers.astype(np.float64)
         want = EXACT[name](wide)
-        got = mapped(name, numbers)
+        got = mapped(FUNCTIONS[name], numbers)
         rounded = want.astype(np.float32)
         finite = np.isfinite(rounded) & np.isfinite(wide)
         spacing = np.spacing(np.abs(np.where(finite, rounded, 1)))
@@ -94,10 +94,21 @@ def test_elementary_functions_keep_their_bounds(numbers, name):
     assert not np.isnan(got[finite]).any()
 
 
+@pytest.mark.parametrize("name", ["sigmoid", "tanh"])
+def test_quotients_keep_their_bounds_where_they_are_normal_numbers(numbers, name):
+    with np.errstate(all="ignore"):
+        want = EXACT[name](numbers.astype(np.float64))
+    got = mapped(lambda code, x: code.binary("div", *QUOTIENTS[name](code, x)), numbers)
+    spacing = np.spacing(np.abs(want).astype(np.float32))
+    is_known = ~np.isnan(numbers)
+    assert (np.abs(got - want) <= np.maximum(3 * spacing, 2.0**-126))[is_known].all()
+    np.testing.assert_array_equal(np.isnan(got), ~is_known)
+
+
 def test_limits():
     data = np.float32([[np.inf, -np.inf, np.nan]])
     for name, want in {"exp": [np.inf, 0, np.nan], "erf": [1, -1, np.nan], "tanh": [1, -1, np.nan]}.items():
-        np.testing.assert_array_equal(mapped(name, data)[0], np.float32(want))
+        np.testing.assert_array_equal(mapped(FUNCTIONS[name], data)[0], np.float32(want))
 
 
 def softmax(data, mask=None, scale=1.0, zero_rows=False):
