@@ -18,10 +18,8 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from anatune.core.hardware.spec import CpuSpec
 from anatune.core.sizes import is_run_time, least_size
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import (
@@ -35,140 +33,17 @@ from anatune.emit.kernels import (
 )
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.emit.script import Script, write_affine
-from anatune.templates.cpu.model.pack import EXPOSED_SHARE, pack_machine
+from anatune.network.kernels.window_kernel import BYTES, FLOAT, Taps, WindowKernel, tile_size
 from anatune.templates.cpu.program.microkernel import module_ir
-from anatune.templates.cpu.times.microkernel import call_one, step_one
 
-__all__ = ["WindowKernel", "predict_groups", "window_program"]
+__all__ = ["window_program"]
 
-_FLOAT, _BYTES = "float32", 4
 _PARALLEL_FROM = 1 << 13
 """The least multiply-adds of an image that runs in several threads: a parallel loop costs some microseconds."""
 _CHUNKS = 4
 """The number of parts for each thread; several, because rows at borders take less time."""
-_PIXELS = 14
-"""The most pixels of a tile: larger tiles load hardly less for each row, and their code is longer."""
 _SHARE = 0.5
 """The share of a cache for the rows of a window; results, weights and prefetched data need the rest."""
-
-_Taps = tuple[int, int]
-"""The first tap of a window inside the image along one dimension, and one past the last."""
-
-
-@dataclass(frozen=True)
-class WindowKernel:
-    """The computation of each window.
-
-    Attributes
-    ----------
-    kind : str
-        "depthwise": for each channel the sum of products with its weights; "grouped": the same over the channels of
-        its group; "max": the largest element, or NaN if there is one; "mean".
-    batch, blocks, channels : int
-        The number of blocks in each element of the batch, and the channels of a block; with 1 block channels come last.
-        Only the batch may be unknown before run time (`core.sizes`).
-    sizes, outputs : tuple of int
-        Height and width of the images and of the results.
-    window, strides, dilation : tuple of int
-        Height and width of the window, of its strides and of its dilation.
-    before : tuple of int
-        The padding above and on the left; the other padding follows from `outputs`.
-    counts_padding : bool
-        "mean": whether padding counts as zeros; if not, only elements of the image count.
-    epilogue : tuple of str
-        Steps that are fused into the stores, as in `Workload.epilogue`.
-    dtypes : tuple of str
-        The dtypes of the parameters; (): float32. Sums are float32 in any case.
-    group, unit : int
-        "grouped": the channels of a group, and those whose weights lie together, whole vectors of whole groups.
-    """
-
-    kind: str
-    batch: int
-    blocks: int
-    channels: int
-    sizes: tuple[int, int]
-    outputs: tuple[int, int]
-    window: tuple[int, int]
-    strides: tuple[int, int]
-    dilation: tuple[int, int]
-    before: tuple[int, int]
-    counts_padding: bool = False
-    epilogue: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-    group: int = 1
-    unit: int = 0
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters in order: data, weights, operands of the epilogue, result."""
-        image = (self.batch, self.blocks, *self.outputs, self.channels)
-        shapes: dict[str, tuple[int, ...]] = {"data": (self.batch, self.blocks, *self.sizes, self.channels)}
-        if self.kind == "depthwise":
-            shapes["weight"] = (self.blocks, *self.window, self.channels)
-        elif self.kind == "grouped":
-            rows, columns = self.window
-            shapes["weight"] = (self.blocks, -(-self.channels // self.unit), rows, self.group, columns, self.unit)
-        for step in self.epilogue:
-            if step in ("bias", "add"):
-                shapes[step] = (self.blocks, self.channels) if step == "bias" else image
-        return {**shapes, "result": image}
-
-    @property
-    def weights_apart(self) -> int:
-        """The distance between the weights of neighbouring vectors, for each of their channels."""
-        return math.prod(self.window) * self.group if self.kind == "grouped" else 1
-
-    @property
-    def dtype(self) -> dict[str, str]:
-        """The dtypes of the parameters."""
-        return dict(zip(self.shapes, self.dtypes or [_FLOAT] * len(self.shapes), strict=True))
-
-    def taps(self, dimension: int) -> list[_Taps]:
-        """Return the taps inside the image for each position of the result along a dimension (0: height, 1: width)."""
-        size, step = self.sizes[dimension], self.dilation[dimension]
-        taps = []
-        for position in range(self.outputs[dimension]):
-            start = position * self.strides[dimension] - self.before[dimension]
-            first = min(max(0, -(start // step)), self.window[dimension])
-            end = max(first, min(self.window[dimension], -((start - size) // step)))
-            taps.append((first, end))
-        return taps
-
-
-def _tile_size(kernel: WindowKernel, lanes: int, registers: int) -> int:
-    """Return the pixels of a tile: as many as registers have sums for, in tiles of a row that are about equal."""
-    width, columns = kernel.outputs[1], kernel.window[1]
-    # beside the sums: a row of weights, the element that is read, two for the epilogue
-    most = registers - columns - 3
-    if kernel.unit:  # one of the last weights is read where it is multiplied; no sums of other rows wait
-        most = (registers - 1) * lanes // kernel.unit - columns + 1
-    return -(-width // -(-width // max(1, min(_PIXELS, most))))
-
-
-def predict_groups(kernel: WindowKernel, hardware: CpuSpec) -> float:
-    """Return the predicted seconds of convolutions of groups: those of the calls, or of the transfers into L1.
-
-    A step multiplies one channel of a group by a tap, for all pixels of a tile. Weights are read again for each tile.
-    Code that is too long for the first cache takes infinitely long.
-    """
-    lanes, machine = hardware.fp32_lanes, pack_machine(hardware)
-    core, (rows, columns) = machine.core, kernel.window
-    vectors, pixels = kernel.unit // lanes, _tile_size(kernel, lanes, hardware.compute.num_vector_registers)
-    if columns * kernel.group * pixels * vectors > core.multiply_add_limit:
-        return math.inf
-    elements = min(pixels, ((pixels - 1) * kernel.strides[1] + (columns - 1) * kernel.dilation[1] + 1) / columns)
-    broadcast, shuffled = (elements, 0.0) if kernel.group >= lanes else (0.0, elements)
-    sums, unroll = pixels * vectors, columns * kernel.group
-    step, *_ = step_one(core, sums, vectors + elements, vectors, broadcast, shuffled, unroll, 1.0)
-    taps = math.prod(sum(end - first for first, end in kernel.taps(dimension)) for dimension in range(2))
-    units = kernel.batch * kernel.blocks * -(-kernel.channels // kernel.unit)
-    tiles = units * kernel.outputs[0] * -(-kernel.outputs[1] // pixels)
-    cycles = units * taps / pixels * kernel.group * step + tiles * call_one(core, sums, 0.0, 1.0, 0.0)
-    shapes = kernel.shapes
-    moved = tiles * rows * unroll * kernel.unit + math.prod(shapes["data"]) + math.prod(shapes["result"])
-    transfers = _BYTES * moved / machine.fill_bytes_per_cycle[0]
-    return float(max(cycles, transfers) + EXPOSED_SHARE * min(cycles, transfers)) / (core.clock_hz * core.usable_cores)
 
 
 class _TileRun(NamedTuple):
@@ -176,7 +51,7 @@ class _TileRun(NamedTuple):
 
     first: int
     tiles: int
-    taps: tuple[_Taps, ...]
+    taps: tuple[Taps, ...]
     """The taps of each pixel of a tile."""
 
 
@@ -221,14 +96,14 @@ class _WindowProgram:
         rounds: bool,
     ) -> None:
         self.kernel, self.name, self.lanes, self.threads, self.rounds = kernel, name, lanes, threads, rounds
-        self.functions: dict[tuple[_Taps, tuple[_Taps, ...], int], str] = {}
+        self.functions: dict[tuple[Taps, tuple[Taps, ...], int], str] = {}
         columns = kernel.taps(1)
         self.step = max(lanes, kernel.unit)
-        size = _tile_size(kernel, lanes, registers)
+        size = tile_size(kernel, lanes, registers)
         tiles = [tuple(columns[i : i + size]) for i in range(0, len(columns), size)]
         vectors = kernel.channels // self.step
-        is_large = _BYTES * math.prod(kernel.shapes["data"][2:]) > caches[1]
-        limit = int(_SHARE * caches[is_large]) // (_BYTES * kernel.window[0])
+        is_large = BYTES * math.prod(kernel.shapes["data"][2:]) > caches[1]
+        limit = int(_SHARE * caches[is_large]) // (BYTES * kernel.window[0])
         self.vectors = max(
             (v for v in range(1, vectors + 1) if vectors % v == 0 and self._width(size) * v * self.step <= limit),
             default=1,
@@ -247,7 +122,7 @@ class _WindowProgram:
         return (pixels - 1) * kernel.strides[1] + (kernel.window[1] - 1) * kernel.dilation[1] + 1
 
     @staticmethod
-    def _runs(tiles: Sequence[tuple[_Taps, ...]], first: int, size: int) -> list[_TileRun]:
+    def _runs(tiles: Sequence[tuple[Taps, ...]], first: int, size: int) -> list[_TileRun]:
         """Return tiles from the pixel `first` on, with equal neighbours grouped."""
         runs = []
         for taps, group in itertools.groupby(tiles):
@@ -307,7 +182,7 @@ class _WindowProgram:
                 text.open("else:")
         text.close(text.depth - depth)
 
-    def _call(self, text: Script, run: _TileRun, rows: _Taps, used: int, image: str, part: str) -> None:
+    def _call(self, text: Script, run: _TileRun, rows: Taps, used: int, image: str, part: str) -> None:
         kernel = self.kernel
         name = self.functions.setdefault((rows, run.taps, used), f"{self.name}_{len(self.functions)}")
         height, width = kernel.sizes
@@ -343,15 +218,15 @@ class _WindowFunction:
         kernel: WindowKernel,
         name: str,
         lanes: int,
-        rows: _Taps,
-        taps: tuple[_Taps, ...],
+        rows: Taps,
+        taps: tuple[Taps, ...],
         used: int,
         *,
         rounds: bool,
     ) -> None:
         self.kernel, self.rows, self.taps, self.used = kernel, rows, taps, used
         self.vectors = max(1, kernel.unit // lanes)
-        self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind == "max" else "add", rounds=rounds)
+        self.code = code = LlvmCode(lanes, FLOAT, "max" if kernel.kind == "max" else "add", rounds=rounds)
         names = list(kernel.shapes)
         start_function(code, name, len(names), "tiles", "vectors")
         self.dtype = kernel.dtype
@@ -451,8 +326,8 @@ class _WindowFunction:
                 for (pixel, tap), vector in itertools.product(users, range(self.vectors)):
                     if (tap, vector) not in weights:
                         offset = (channel * kernel.window[1] + tap) * kernel.unit + vector * code.lanes
-                        address = code.address(pointers[1], _FLOAT, offset)
-                        weights[tap, vector] = code.load_vector(address, _FLOAT, 1, code.lanes)
+                        address = code.address(pointers[1], FLOAT, offset)
+                        weights[tap, vector] = code.load_vector(address, FLOAT, 1, code.lanes)
                     number = pixel * self.vectors + vector
                     sums[number] = code.multiply_add(element, weights[tap, vector], sums[number])
         return sums

@@ -38,7 +38,7 @@ from anatune.network.graph.passes.layouts import (
 )
 from anatune.network.graph.products import constant_operands, is_depthwise, make_workload, workload_of
 from anatune.network.graph.summary import LayoutSummary
-from anatune.network.kernels.windows import WindowKernel, predict_groups
+from anatune.network.kernels.window_kernel import WindowKernel, predict_groups
 from anatune.templates import CPU
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.pack import COPY_BYTES_PER_CYCLE, moving_cycles

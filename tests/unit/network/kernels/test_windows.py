@@ -10,7 +10,8 @@ from anatune.core.sizes import Size
 from anatune.network.graph.folding import evaluate_node
 from anatune.network.graph.nodes import Input, Node, TensorType
 from anatune.network.graph.operators import WINDOW
-from anatune.network.kernels.windows import WindowKernel, predict_groups, window_program
+from anatune.network.kernels.window_kernel import WindowKernel, predict_groups
+from anatune.network.kernels.windows import window_program
 from tests.unit.codegen.cpu.building import built, built_for_sizes
 
 pytest.importorskip("tvm")
