@@ -189,7 +189,8 @@ def _count_flop(node: Node) -> int:
     """
     if node.op == WINDOW:
         taps: int = math.prod(node.attributes["window"])
-        flop = (2 if node.attributes["kind"] == "depthwise" else 1) * taps
+        flop: int = taps * node.attributes.get("group", 1)
+        flop *= 2 if node.attributes["kind"] in ("depthwise", "grouped") else 1
         flop += 2 * sum(map(count_instructions, node.attributes.get("epilogue", ())))
         return flop * math.prod(tensor_type(node).shape)
     return math.prod(tensor_type(node.arguments[0]).shape) if node.op in _REDUCTIONS else 0

@@ -279,9 +279,15 @@ _OPTIONAL = ("term", "peepholes", "lengths")
 
 
 def window(data: Array, *operands: Array, **attrs: Any) -> Array:
-    """Return depthwise convolutions, maxima or means over windows, as ``anatune.window`` defines them."""
+    """Return convolutions of small groups, maxima or means over windows, as ``anatune.window`` defines them."""
     kind, sizes, remaining = attrs["kind"], data.shape[2:4], list(operands)
-    weight = remaining.pop(0) if kind == "depthwise" else None
+    weight = remaining.pop(0) if kind in ("depthwise", "grouped") else None
+    group = attrs.get("group", 1)
+    if weight is not None:
+        if kind == "grouped":  # [blocks, units, y, group, x, unit]
+            weight = weight.transpose(0, 2, 4, 3, 1, 5)
+        weight = weight.reshape(*weight.shape[:3], group, -1)[..., : data.shape[4]]
+        weight = weight.reshape(*weight.shape[:4], -1, group)
     shape = (*data.shape[:2], *attrs["outputs"], data.shape[4])
     result = np.full(shape, -np.inf if kind == "max" else 0.0)
     count = np.zeros((*attrs["outputs"], 1))
@@ -300,7 +306,11 @@ def window(data: Array, *operands: Array, **attrs: Any) -> Array:
         if kind == "max":
             result[:, :, y, x] = np.maximum(result[:, :, y, x], part)
         else:
-            result[:, :, y, x] += part if weight is None else part * weight[:, taps[0], taps[1], None, None]
+            if weight is not None:
+                split = part.reshape(*part.shape[:-1], part.shape[-1] // group, group)
+                products = np.einsum("nbyxgi,bigo->nbyxgo", split, weight[:, taps[0], taps[1]])
+                part = products.reshape(part.shape)
+            result[:, :, y, x] += part
         count[y, x] += 1
     if kind == "mean":
         result /= math.prod(attrs["window"]) if attrs["counts_padding"] else np.maximum(count, 1)

@@ -1,4 +1,4 @@
-"""Kernels of windows over images with channels last or in blocks: depthwise convolutions, maxima, means.
+"""Kernels of windows over images with channels last or in blocks: convolutions of small groups, maxima, means.
 
 Channels are the lanes, so that nothing is summed across lanes. One call of a function in LLVM IR writes some adjacent
 pixels of a row, vector by vector of a block of channels. Sums stay in registers, and each element of the input is
@@ -7,6 +7,10 @@ no code compares positions at run time. The loops around the calls, in TVMScript
 width and channels for which the rows of a window fit into the first cache. An image that does not fit into the second
 cache is read row by row, as the prefetcher expects (96 channels of 112x112, stride 2, on an Emerald Rapids: 0.30 ->
 0.22 ms).
+
+Lanes of one group multiply the same element, so each input channel of a group takes a shuffle of the loaded vector, or
+the broadcast of an element if a group fills a vector. One shuffle serves all pixels whose windows contain its column.
+Groups larger than a vector have several vectors of sums for each pixel.
 """
 
 from __future__ import annotations
@@ -14,12 +18,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from anatune.core.sizes import is_run_time, least_size
 from anatune.emit.elementary import FUNCTIONS
 from anatune.emit.kernels import (
+    Loops,
     element_addresses,
     emit_call,
     finish_function,
@@ -29,91 +33,17 @@ from anatune.emit.kernels import (
 )
 from anatune.emit.llvm import LLVM_TYPE, LlvmCode
 from anatune.emit.script import Script, write_affine
+from anatune.network.kernels.window_kernel import BYTES, FLOAT, Taps, WindowKernel, tile_size
 from anatune.templates.cpu.program.microkernel import module_ir
 
-__all__ = ["WindowKernel", "window_program"]
+__all__ = ["window_program"]
 
-_FLOAT, _BYTES = "float32", 4
 _PARALLEL_FROM = 1 << 13
 """The least multiply-adds of an image that runs in several threads: a parallel loop costs some microseconds."""
 _CHUNKS = 4
 """The number of parts for each thread; several, because rows at borders take less time."""
-_PIXELS = 14
-"""The most pixels of a tile: larger tiles load hardly less for each row, and their code is longer."""
 _SHARE = 0.5
 """The share of a cache for the rows of a window; results, weights and prefetched data need the rest."""
-
-_Taps = tuple[int, int]
-"""The first tap of a window inside the image along one dimension, and one past the last."""
-
-
-@dataclass(frozen=True)
-class WindowKernel:
-    """The computation of each window.
-
-    Attributes
-    ----------
-    kind : str
-        "depthwise": for each channel the sum of products with its weights; "max": the largest element, or NaN if there
-        is one; "mean".
-    batch, blocks, channels : int
-        The number of blocks in each element of the batch, and the channels of a block; with 1 block channels come last.
-        Only the batch may be unknown before run time (`core.sizes`).
-    sizes, outputs : tuple of int
-        Height and width of the images and of the results.
-    window, strides, dilation : tuple of int
-        Height and width of the window, of its strides and of its dilation.
-    before : tuple of int
-        The padding above and on the left; the other padding follows from `outputs`.
-    counts_padding : bool
-        "mean": whether padding counts as zeros; if not, only elements of the image count.
-    epilogue : tuple of str
-        Steps that are fused into the stores, as in `Workload.epilogue`.
-    dtypes : tuple of str
-        The dtypes of the parameters; (): float32. Sums are float32 in any case.
-    """
-
-    kind: str
-    batch: int
-    blocks: int
-    channels: int
-    sizes: tuple[int, int]
-    outputs: tuple[int, int]
-    window: tuple[int, int]
-    strides: tuple[int, int]
-    dilation: tuple[int, int]
-    before: tuple[int, int]
-    counts_padding: bool = False
-    epilogue: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
-
-    @property
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """The shapes of the parameters in order: data, weights, operands of the epilogue, result."""
-        image = (self.batch, self.blocks, *self.outputs, self.channels)
-        shapes: dict[str, tuple[int, ...]] = {"data": (self.batch, self.blocks, *self.sizes, self.channels)}
-        if self.kind == "depthwise":
-            shapes["weight"] = (self.blocks, *self.window, self.channels)
-        for step in self.epilogue:
-            if step in ("bias", "add"):
-                shapes[step] = (self.blocks, self.channels) if step == "bias" else image
-        return {**shapes, "result": image}
-
-    @property
-    def dtype(self) -> dict[str, str]:
-        """The dtypes of the parameters."""
-        return dict(zip(self.shapes, self.dtypes or [_FLOAT] * len(self.shapes), strict=True))
-
-    def taps(self, dimension: int) -> list[_Taps]:
-        """Return the taps inside the image for each position of the result along a dimension (0: height, 1: width)."""
-        size, step = self.sizes[dimension], self.dilation[dimension]
-        taps = []
-        for position in range(self.outputs[dimension]):
-            start = position * self.strides[dimension] - self.before[dimension]
-            first = min(max(0, -(start // step)), self.window[dimension])
-            end = max(first, min(self.window[dimension], -((start - size) // step)))
-            taps.append((first, end))
-        return taps
 
 
 class _TileRun(NamedTuple):
@@ -121,7 +51,7 @@ class _TileRun(NamedTuple):
 
     first: int
     tiles: int
-    taps: tuple[_Taps, ...]
+    taps: tuple[Taps, ...]
     """The taps of each pixel of a tile."""
 
 
@@ -166,22 +96,21 @@ class _WindowProgram:
         rounds: bool,
     ) -> None:
         self.kernel, self.name, self.lanes, self.threads, self.rounds = kernel, name, lanes, threads, rounds
-        self.functions: dict[tuple[_Taps, tuple[_Taps, ...], int], str] = {}
+        self.functions: dict[tuple[Taps, tuple[Taps, ...], int], str] = {}
         columns = kernel.taps(1)
-        # registers: a sum for each pixel, a row of weights, the element that is read, two for the epilogue
-        most = max(1, min(_PIXELS, registers - kernel.window[1] - 3))
-        count = -(-len(columns) // most)
-        size = -(-len(columns) // count)
+        self.step = max(lanes, kernel.unit)
+        size = tile_size(kernel, lanes, registers)
         tiles = [tuple(columns[i : i + size]) for i in range(0, len(columns), size)]
-        vectors = kernel.channels // lanes
-        is_large = _BYTES * math.prod(kernel.shapes["data"][2:]) > caches[1]
-        limit = int(_SHARE * caches[is_large]) // (_BYTES * kernel.window[0])
+        vectors = kernel.channels // self.step
+        is_large = BYTES * math.prod(kernel.shapes["data"][2:]) > caches[1]
+        limit = int(_SHARE * caches[is_large]) // (BYTES * kernel.window[0])
         self.vectors = max(
-            (v for v in range(1, vectors + 1) if vectors % v == 0 and self._width(size) * v * lanes <= limit), default=1
+            (v for v in range(1, vectors + 1) if vectors % v == 0 and self._width(size) * v * self.step <= limit),
+            default=1,
         )
         self.tail = kernel.channels % lanes
         step = next(
-            n for n in range(len(tiles), 0, -1) if n == 1 or self._width(n * size) * self.vectors * lanes <= limit
+            n for n in range(len(tiles), 0, -1) if n == 1 or self._width(n * size) * self.vectors * self.step <= limit
         )
         self.segments = [self._runs(tiles[i : i + step], i * size, size) for i in range(0, len(tiles), step)]
         self.parts = max(1, vectors // self.vectors)
@@ -193,7 +122,7 @@ class _WindowProgram:
         return (pixels - 1) * kernel.strides[1] + (kernel.window[1] - 1) * kernel.dilation[1] + 1
 
     @staticmethod
-    def _runs(tiles: Sequence[tuple[_Taps, ...]], first: int, size: int) -> list[_TileRun]:
+    def _runs(tiles: Sequence[tuple[Taps, ...]], first: int, size: int) -> list[_TileRun]:
         """Return tiles from the pixel `first` on, with equal neighbours grouped."""
         runs = []
         for taps, group in itertools.groupby(tiles):
@@ -253,13 +182,13 @@ class _WindowProgram:
                 text.open("else:")
         text.close(text.depth - depth)
 
-    def _call(self, text: Script, run: _TileRun, rows: _Taps, used: int, image: str, part: str) -> None:
+    def _call(self, text: Script, run: _TileRun, rows: Taps, used: int, image: str, part: str) -> None:
         kernel = self.kernel
         name = self.functions.setdefault((rows, run.taps, used), f"{self.name}_{len(self.functions)}")
         height, width = kernel.sizes
         channels = kernel.channels
         is_tail = used < self.lanes
-        start = [(f"({part})", self.vectors * self.lanes)] if not is_tail and self.parts > 1 else []
+        start = [(f"({part})", self.vectors * self.step)] if not is_tail and self.parts > 1 else []
         base = channels - self.tail if is_tail else 0
         line, row = width * channels, kernel.outputs[1] * channels
         corner = -kernel.before[0] * line + (run.first * kernel.strides[1] - kernel.before[1]) * channels
@@ -274,9 +203,9 @@ class _WindowProgram:
         starts["add"] = starts["result"]
         block = [(f"({image} % {kernel.blocks})", channels)] if kernel.blocks > 1 else []
         starts["bias"] = write_affine([*block, *start], base)
-        starts["weight"] = write_affine(
-            [*((axis, size * math.prod(kernel.window)) for axis, size in block), *start], base
-        )
+        each, size = kernel.weights_apart, math.prod(kernel.shapes.get("weight", ())[1:])
+        weights = [*((axis, size) for axis, _ in block), *((axis, step * each) for axis, step in start)]
+        starts["weight"] = write_affine(weights, base * each)
         offsets = [(tensor, starts[tensor]) for tensor in kernel.shapes]
         emit_call(text, name, offsets, str(run.tiles), str(1 if is_tail else self.vectors))
 
@@ -289,14 +218,15 @@ class _WindowFunction:
         kernel: WindowKernel,
         name: str,
         lanes: int,
-        rows: _Taps,
-        taps: tuple[_Taps, ...],
+        rows: Taps,
+        taps: tuple[Taps, ...],
         used: int,
         *,
         rounds: bool,
     ) -> None:
         self.kernel, self.rows, self.taps, self.used = kernel, rows, taps, used
-        self.code = code = LlvmCode(lanes, _FLOAT, "max" if kernel.kind == "max" else "add", rounds=rounds)
+        self.vectors = max(1, kernel.unit // lanes)
+        self.code = code = LlvmCode(lanes, FLOAT, "max" if kernel.kind == "max" else "add", rounds=rounds)
         names = list(kernel.shapes)
         start_function(code, name, len(names), "tiles", "vectors")
         self.dtype = kernel.dtype
@@ -312,13 +242,16 @@ class _WindowFunction:
             code.line(f"  %a{i} = phi ptr [{base}, %entry], [%a{i}_1, %tile_end]")
         code.line("  br label %part")
         code.line("part:")
-        code.line("  %vector = phi i64 [0, %tile], [%following, %part]")
+        code.line("  %vector = phi i64 [0, %tile], [%following, %part_end]")
         for i in range(len(names)):
-            code.line(f"  %b{i} = phi ptr [%a{i}, %tile], [%b{i}_1, %part]")
+            code.line(f"  %b{i} = phi ptr [%a{i}, %tile], [%b{i}_1, %part_end]")
         self.pointers = {tensor: f"%b{i}" for i, tensor in enumerate(names)}
         self.body()
+        code.line("  br label %part_end")
+        code.line("part_end:")
         for i, kind in enumerate(types):
-            code.line(f"  %b{i}_1 = getelementptr {kind}, ptr %b{i}, i64 {lanes}")
+            step = self.vectors * lanes * (kernel.weights_apart if names[i] == "weight" else 1)
+            code.line(f"  %b{i}_1 = getelementptr {kind}, ptr %b{i}, i64 {step}")
         code.line("  %following = add nuw nsw i64 %vector, 1")
         code.line("  %is_last = icmp eq i64 %following, %vectors")
         code.line("  br i1 %is_last, label %tile_end, label %part, !llvm.loop !0")
@@ -339,11 +272,37 @@ class _WindowFunction:
     def body(self) -> None:
         """Write the computation of one vector of the pixels of a tile."""
         code, kernel, channels = self.code, self.kernel, self.kernel.channels
-        sums: list[str | None] = [None] * len(self.taps)
         steps = list(kernel.epilogue)
-        if steps[:1] == ["bias"] and kernel.kind == "depthwise":
-            sums = [self.load("bias", 0)] * len(self.taps)
+        places = [(pixel, vector) for pixel in range(len(self.taps)) for vector in range(self.vectors)]
+        sums: dict[tuple[int, int], str] = {}
+        if steps[:1] == ["bias"] and kernel.kind in ("depthwise", "grouped"):
+            biases = [self.load("bias", vector * code.lanes) for vector in range(self.vectors)]
+            sums = {(pixel, vector): biases[vector] for pixel, vector in places}
             steps.pop(0)
+        if kernel.kind == "grouped":
+            before = [sums.get(place, code.neutral()) for place in places]
+            first, end = map(str, self.rows)
+            sums = dict(zip(places, Loops(code, "part").over(first, end, "1", before, self.add_row), strict=True))
+        else:
+            self.add_rows(sums)
+        for pixel, vector in places:
+            value = sums.get((pixel, vector)) or code.neutral()
+            if kernel.kind == "mean":
+                value = code.binary("mul", value, code.constant(1.0 / max(1, self.count(pixel))))
+            start = vector * code.lanes
+            for step in steps:
+                if step in ("bias", "add"):
+                    offset = start if step == "bias" else pixel * channels + start
+                    value = code.binary("add", value, self.load(step, offset))
+                else:
+                    value = FUNCTIONS[step](code, value)
+            dtype = self.dtype["result"]
+            address = code.address(self.pointers["result"], dtype, pixel * channels + start)
+            code.store_vector(value, address, dtype, self.used)
+
+    def add_rows(self, sums: dict[tuple[int, int], str]) -> None:
+        """Add all rows of the window to the sums of each pixel, a vector each."""
+        kernel, channels = self.kernel, self.kernel.channels
         for r in range(*self.rows):
             weights: dict[int, str] = {}
             for column, users in self.columns().items():
@@ -352,19 +311,41 @@ class _WindowFunction:
                 for pixel, tap in users:
                     if kernel.kind == "depthwise" and tap not in weights:
                         weights[tap] = self.load("weight", (r * kernel.window[1] + tap) * channels)
-                    sums[pixel] = self.accumulate(sums[pixel], element, weights.get(tap))
-        for pixel, total in enumerate(sums):
-            value = total if total is not None else code.neutral()
-            if kernel.kind == "mean":
-                value = code.binary("mul", value, code.constant(1.0 / max(1, self.count(pixel))))
-            for step in steps:
-                if step in ("bias", "add"):
-                    offset = 0 if step == "bias" else pixel * channels
-                    value = code.binary("add", value, self.load(step, offset))
-                else:
-                    value = FUNCTIONS[step](code, value)
-            dtype = self.dtype["result"]
-            code.store_vector(value, code.address(self.pointers["result"], dtype, pixel * channels), dtype, self.used)
+                    sums[pixel, 0] = self.accumulate(sums.get((pixel, 0)), element, weights.get(tap))
+
+    def add_row(self, row: str, before: Sequence[str]) -> list[str]:
+        """Return the sums of each pixel and vector with the products of a row of the window of groups."""
+        code, kernel, sums = self.code, self.kernel, list(before)
+        line, size = kernel.sizes[1] * kernel.channels, kernel.group * kernel.window[1] * kernel.unit
+        pointers = [self.advance("data", row, kernel.dilation[0] * line), self.advance("weight", row, size)]
+        for channel in range(kernel.group):
+            pointers, _ = code.fence(pointers, [], "")  # the vectors of the row's other channels need no registers
+            weights: dict[tuple[int, int], str] = {}
+            for column, users in self.columns().items():
+                element = self.spread(pointers[0], column * kernel.channels, channel)
+                for (pixel, tap), vector in itertools.product(users, range(self.vectors)):
+                    if (tap, vector) not in weights:
+                        offset = (channel * kernel.window[1] + tap) * kernel.unit + vector * code.lanes
+                        address = code.address(pointers[1], FLOAT, offset)
+                        weights[tap, vector] = code.load_vector(address, FLOAT, 1, code.lanes)
+                    number = pixel * self.vectors + vector
+                    sums[number] = code.multiply_add(element, weights[tap, vector], sums[number])
+        return sums
+
+    def advance(self, tensor: str, row: str, distance: int) -> str:
+        """Return the address of a tensor's elements for a row of the window."""
+        elements = self.code.emit(f"mul i64 {row}, {distance}")
+        kind = LLVM_TYPE[self.dtype[tensor]]
+        return self.code.emit(f"getelementptr {kind}, ptr {self.pointers[tensor]}, i64 {elements}")
+
+    def spread(self, pointer: str, offset: int, channel: int) -> str:
+        """Return a vector in which the lanes of each group hold one channel of the group."""
+        code, group, dtype = self.code, self.kernel.group, self.dtype["data"]
+        if group >= code.lanes:
+            return code.load_vector(code.address(pointer, dtype, offset + channel), dtype, 0, code.lanes)
+        loaded = code.load_vector(code.address(pointer, dtype, offset), dtype, 1, self.used)
+        lanes = ", ".join(f"i32 {lane // group * group + channel}" for lane in range(code.lanes))
+        return code.emit(f"shufflevector {code.vector} {loaded}, {code.vector} poison, <{code.lanes} x i32> <{lanes}>")
 
     def columns(self) -> dict[int, list[tuple[int, int]]]:
         """Return the (pixel, tap) pairs that read each column of the image, in the order of columns."""

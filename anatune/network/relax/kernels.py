@@ -247,7 +247,8 @@ def _row_kernel(node: Node) -> _KernelAndWriter:
 
 
 def _window(node: Node) -> _KernelAndWriter:
-    from anatune.network.kernels.windows import WindowKernel, window_program
+    from anatune.network.kernels.window_kernel import WindowKernel
+    from anatune.network.kernels.windows import window_program
 
     def program(kernel: WindowKernel, name: str, threads: int, hardware: CpuSpec) -> tuple[str, str]:
         return window_program(

@@ -38,6 +38,7 @@ from anatune.network.graph.passes.layouts import (
 )
 from anatune.network.graph.products import constant_operands, is_depthwise, make_workload, workload_of
 from anatune.network.graph.summary import LayoutSummary
+from anatune.network.kernels.window_kernel import WindowKernel, predict_groups
 from anatune.templates import CPU
 from anatune.templates.cpu.microkernels import constant_tensors
 from anatune.templates.cpu.model.pack import COPY_BYTES_PER_CYCLE, moving_cycles
@@ -88,7 +89,7 @@ def choose_layouts(
     outputs = [(value, CHANNELS_FIRST) for value in dict.fromkeys(graph.outputs)]
     for _ in range(_ROUNDS):
         options: dict[Value, list[LayoutOption]] = {
-            node: [costs.option(node, form, 0.0 if form == _ALL_LAST else _MARGIN) for form in forms[node]]
+            node: [costs.option(node, form, 0.0 if form[:2] == _ALL_LAST[:2] else _MARGIN) for form in forms[node]]
             for node in nodes
         }
         problem = LayoutProblem(options, outputs, costs.transpose_s, CHANNELS_FIRST)
@@ -99,7 +100,7 @@ def choose_layouts(
     costs.keep_moved_schedules(choice)
     _, transposes = problem.cost_of(assignment.picked)
     words = Counter(
-        layout_word(*choice[node], len(node.attributes["strides"])) for node in nodes if node.op == CONVOLUTION
+        layout_word(*choice[node][:2], len(node.attributes["strides"])) for node in nodes if node.op == CONVOLUTION
     )
     return choice, LayoutSummary(
         layouts=dict(words.most_common()),
@@ -135,7 +136,7 @@ class _LayoutCosts:
         """Return the workload of a convolution in a form, and the product that is planned for it."""
         if (node, form) not in self._sums:
             original = workload_of(node)
-            word = layout_word(*form, len(node.attributes["strides"]))
+            word = layout_word(*form[:2], len(node.attributes["strides"]))
             workload = make_workload(original.operator, **{**original.attribute, "layout": word})
             self._sums[node, form] = workload, (strip_epilogue(workload), constant_operands(node))
         return self._sums[node, form]
@@ -143,8 +144,8 @@ class _LayoutCosts:
     def plan(self, choice: Choice, progress: Callable[[int, int], None] | None = None) -> bool:
         """Plan the convolutions in their chosen forms; return whether any of them was new."""
         before = len(self.planner.planned)
-        compared_nodes = (node for node in self.nodes if _is_compared(node))
-        self.planner.plan((self.sum_of(node, choice.get(node, MODEL_FORM))[1] for node in compared_nodes), progress)
+        products = [(node, choice.get(node, MODEL_FORM)) for node in self.nodes if _is_compared(node)]
+        self.planner.plan((self.sum_of(*product)[1] for product in products if not product[1].unit), progress)
         return len(self.planner.planned) > before
 
     def move_schedule(self, node: Node, form: LayoutForm) -> Schedule | None:
@@ -160,6 +161,8 @@ class _LayoutCosts:
 
     def kernel_s(self, node: Node, form: LayoutForm) -> float | None:
         """Return the time of a convolution in a form, with its planned or else its moved schedule; None without one."""
+        if form.unit:
+            return self._window_s(node, form)
         workload, product = self.sum_of(node, form)
         is_planned = product in self.planner.planned
         key = (workload, product[1], is_planned)
@@ -173,11 +176,22 @@ class _LayoutCosts:
     def keep_moved_schedules(self, choice: Choice) -> None:
         """Give the planner the moved schedules of chosen products that are not planned."""
         for node in self.nodes:
-            if _is_compared(node):
-                form = choice.get(node, MODEL_FORM)
+            form = choice.get(node, MODEL_FORM)
+            if _is_compared(node) and not form.unit:
                 moved = None if self.sum_of(node, form)[1] in self.planner.planned else self.move_schedule(node, form)
                 if moved is not None:
                     self.planner.planned[self.sum_of(node, form)[1]] = moved
+
+    def _window_s(self, node: Node, form: LayoutForm) -> float:
+        """Return the time of a convolution of groups as a window kernel."""
+        batch, channels, height, width = tensor_type(node.arguments[0]).shape
+        _, group, rows, columns = tensor_type(node.arguments[1]).shape
+        outputs, attrs, each = tensor_type(node).shape, node.attributes, form.read.block or channels
+        kernel = WindowKernel(
+            "grouped", batch, channels // each, each, (height, width), (outputs[2], outputs[3]), (rows, columns),
+            attrs["strides"], attrs["dilation"], attrs["padding"][:2], group=group, unit=form.unit,
+        )  # fmt: skip
+        return predict_groups(kernel, self.planner.hardware)
 
     # -- forms -------------------------------------------------------------------------------------------------
 
@@ -190,7 +204,11 @@ class _LayoutCosts:
             forms = [
                 LayoutForm(*pair) for pair in itertools.product(orders, orders) if can_have(node, LayoutForm(*pair))
             ]
-            return [form for form in forms if form == last_form or self._can_win(node, form)]
+            lanes, group = self.planner.hardware.fp32_lanes, tensor_type(node.arguments[1]).shape[1]
+            unit = lanes if group % lanes else group
+            windows = [form for order in orders if can_have(node, form := LayoutForm(order, order, unit))]
+            windows = [form for form in windows if math.isfinite(self._window_s(node, form))]
+            return [form for form in forms if form == last_form or self._can_win(node, form)] + windows
         if last_form == MODEL_FORM or not has_any_order(node):
             return [last_form]
         return [LayoutForm(order, order) for order in orders if can_have(node, LayoutForm(order, order))]

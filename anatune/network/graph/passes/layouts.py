@@ -10,11 +10,13 @@ choice.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
 
+from anatune.core.sizes import is_run_time
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.core.workload.orders import CHANNELS_FIRST, CHANNELS_LAST, Order, layout_word
 from anatune.network.graph.nodes import (
@@ -32,6 +34,7 @@ from anatune.network.graph.nodes import (
 from anatune.network.graph.operators import CONVOLUTION, find_operator
 from anatune.network.graph.orders import IMAGE_RANKS, block_size, image_sizes, reorder_type
 from anatune.network.graph.passes.simplify import permute_value, reshape_value
+from anatune.network.graph.passes.windows import MOST_TAPS
 from anatune.network.graph.products import is_depthwise
 
 __all__ = [
@@ -49,10 +52,14 @@ __all__ = [
 
 
 class LayoutForm(NamedTuple):
-    """The orders in which a node reads its data and writes its result; they differ for convolutions only."""
+    """The orders in which a node reads its data and writes its result; they differ for convolutions only.
+
+    `unit` is not 0 for a convolution of groups that is a window kernel: `WindowKernel.unit`.
+    """
 
     read: Order
     written: Order
+    unit: int = 0
 
 
 Choice = Mapping[Value, LayoutForm]
@@ -165,14 +172,35 @@ def _read_rank(node: Node) -> int:
 
 
 def _convolution_can_have(node: Node, form: LayoutForm) -> bool:
+    if form.unit:
+        return _is_window(node, form)
     groups = node.attributes["groups"]
     channels = [tensor_type(value).shape[1] for value in (node.arguments[0], node)]
     parts = [1 if is_depthwise(node) else groups] * 2
-    blocks = [order.block for order in form]
+    blocks = [order.block for order in form[:2]]
     if is_depthwise(node) and all(blocks) and blocks[0] != blocks[1]:
         return False
     return all(
         not block or size // part % block == 0 for size, part, block in zip(channels, parts, blocks, strict=True)
+    )
+
+
+def _is_window(node: Node, form: LayoutForm) -> bool:
+    """Return whether a convolution of groups can be a window kernel with units of whole groups in its blocks."""
+    (_, inputs, *sizes), dtype = tensor_type(node.arguments[0])
+    (outputs, group, *taps), weight_dtype = tensor_type(node.arguments[1])
+    return (
+        form.read == form.written != CHANNELS_FIRST
+        and inputs == outputs
+        and 1 < group < inputs
+        and form.unit % group == 0
+        and (form.read.block or form.unit) % form.unit == 0
+        and inputs % (form.read.block or 1) == 0
+        and {dtype, weight_dtype, node.attributes.get("dtype") or "float32"} == {"float32"}
+        and isinstance(node.arguments[1], Constant)
+        and len(sizes) == 2
+        and math.prod(taps) <= MOST_TAPS
+        and not is_run_time((inputs, *sizes))
     )
 
 
@@ -208,9 +236,9 @@ def _convolution(node: Node, arguments: tuple[Argument, ...], form: LayoutForm) 
         reshape_value(operand, (tensor_type(operand).shape[0] // block, block)) if step != "add" and block else operand
         for step, operand in zip(steps, operands, strict=True)
     ]
-    transposed_weight = _weight_in_form(weight, form, depthwise=is_depthwise(node))
+    transposed_weight = weight if form.unit else _weight_in_form(weight, form, depthwise=is_depthwise(node))
     word = layout_word(form.read, form.written, _rank(node) - 2)
-    return _elementwise(node, (data, transposed_weight, *others), form, layout=word)
+    return _elementwise(node, (data, transposed_weight, *others), form, layout=word, unit=form.unit)
 
 
 def _weight_in_form(weight: Value, form: LayoutForm, *, depthwise: bool) -> Value:

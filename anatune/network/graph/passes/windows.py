@@ -1,10 +1,11 @@
-"""Turn depthwise convolutions and pools into window kernels for CPUs, with channels last or in blocks."""
+"""Turn convolutions of small groups and pools into window kernels for CPUs, with channels last or in blocks."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
+from numpy.typing import NDArray
 
 from anatune.core.sizes import is_run_time
 from anatune.core.workload.orders import Order, parse_order
@@ -25,16 +26,16 @@ from anatune.network.graph.passes.scaling import channel_values
 from anatune.network.graph.passes.simplify import reshape_value
 from anatune.network.graph.products import orders_of
 
-__all__ = ["lower_windows", "replace_global_pools"]
+__all__ = ["MOST_TAPS", "lower_windows", "replace_global_pools"]
 
 _DTYPE = "float32"
 _ADAPTIVE = ("nn.adaptive_avg_pool1d", "nn.adaptive_avg_pool2d")
-_MOST_TAPS = 64
+MOST_TAPS = 64
 """The most taps of a window: the code of a kernel spells out all of them."""
 
 
 def lower_windows(graph: Graph) -> Graph:
-    """Return a graph whose depthwise convolutions and pools with channels last or in blocks are window kernels.
+    """Return a graph whose convolutions of small groups and pools with channels last or in blocks are window kernels.
 
     A bias and a rectifier after them are fused, as for products.
     """
@@ -54,7 +55,7 @@ def lower_windows(graph: Graph) -> Graph:
         if _is_open(node):  # the code of a kernel contains the borders of its images
             return node
         if node.op == CONVOLUTION:
-            return _lower_depthwise(node)
+            return _lower_groups(node)
         operator = find_operator(node)
         if (node.op == "add" or WINDOW in operator.fused_into) and node.arguments[0] in ends:
             return _fuse_step(node, ends[node.arguments[0]])
@@ -92,7 +93,7 @@ def _fuse_step(node: Node, window: Node) -> Value:
     return reshape_value(window.of((*window.arguments, *operands), epilogue=(*epilogue, step)), shape)
 
 
-def _lower_depthwise(node: Node) -> Value:
+def _lower_groups(node: Node) -> Value:
     data, weight, *operands = node.arguments
     attrs = node.attributes
     order, written = orders_of(node)
@@ -102,16 +103,30 @@ def _lower_depthwise(node: Node) -> Value:
         return node
     if any(tensor_type(value).dtype != _DTYPE for value in (data, weight)):  # products handle sums of integers
         return node
-    if not outputs == attrs["groups"] == image_sizes(tensor_type(data), order)[1]:
+    unit = attrs.get("unit", 0)
+    if not unit and not outputs == attrs["groups"] == image_sizes(tensor_type(data), order)[1]:
         return node
     shape = tensor_type(weight).shape
-    taps = shape[:rank] if order.is_last else shape[2 : 2 + rank]
+    taps = shape[2:] if unit else shape[:rank] if order.is_last else shape[2 : 2 + rank]
     image = _image_shape(tensor_type(node).shape, order)
     sizes = {"bias": (image[1], image[4]), "add": image}
     steps = [step for step in attrs["epilogue"] if step in sizes]
     extras = [reshape_value(operand, sizes[step]) for step, operand in zip(steps, operands, strict=True)]
+    windows = _window_sizes(node, taps)
+    if unit:
+        packed = Constant(_pack_groups(weight.array, image[1], unit))
+        group = {"group": shape[1], "unit": unit}
+        return _make_window(node, order, "grouped", windows, (packed, *extras), attrs["epilogue"], **group)
     taps_first = reshape_value(weight, (image[1], *_plane_sizes(taps, 1), image[4]))
-    return _make_window(node, order, "depthwise", _window_sizes(node, taps), (taps_first, *extras), attrs["epilogue"])
+    return _make_window(node, order, "depthwise", windows, (taps_first, *extras), attrs["epilogue"])
+
+
+def _pack_groups(weight: NDArray[np.float32], blocks: int, unit: int) -> NDArray[np.float32]:
+    """Return weights [outputs, group, taps] as `WindowKernel.shapes` has them; zeros fill the last unit of a block."""
+    split = weight.reshape(blocks, -1, *weight.shape[1:])
+    split = np.pad(split, [(0, 0), (0, -split.shape[1] % unit), *[(0, 0)] * 3])
+    parts = split.reshape(blocks, -1, unit, *weight.shape[1:])
+    return np.ascontiguousarray(parts.transpose(0, 1, 4, 3, 5, 2))
 
 
 def _lower_pool(node: Node, order: Order) -> Value:
@@ -151,9 +166,10 @@ def _make_window(
     epilogue: tuple[str, ...] = (),
     *,
     counts_padding: bool = False,
+    **more: int,
 ) -> Value:
     """Return the window that replaces a node, or the node if it has too many taps."""
-    if math.prod(sizes["window"]) > _MOST_TAPS:
+    if math.prod(sizes["window"]) > MOST_TAPS:
         return node
     data = node.arguments[0]
     image = TensorType(_image_shape(tensor_type(node).shape, order), _DTYPE)
@@ -163,6 +179,7 @@ def _make_window(
         "outputs": image.shape[2:4],
         "counts_padding": counts_padding,
         "epilogue": epilogue,
+        **more,
     }
     window = Node(WINDOW, (reshape_value(data, _image_shape(tensor_type(data).shape, order)), *operands), image, attrs)
     return reshape_value(window, tensor_type(node).shape)

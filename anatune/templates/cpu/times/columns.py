@@ -30,8 +30,8 @@ class CpuCol(IntEnum):
     microkernel; the larger one has one more. VECTOR_LOADS: loads for each vector of the microkernel. VECTORS_HELD: held
     registers for each vector. HELD: held registers that do not depend on the vectors. VECTOR_CONVERSIONS: conversions
     for each vector. CONVERSIONS: conversions that do not depend on the vectors. RELOADED: loads for a result vector.
-    INSIDE: share of the steps that remains if padding is skipped. PADDING: cycles of padded copies. OWN_COPY: work
-    space, the last padded tensor.
+    INSIDE, RUNNING: shares of products and of steps that remain if padding is skipped. PADDING: cycles of padded
+    copies. OWN_COPY: work space, the last padded tensor.
 
     Footprints. RUN: contiguous elements (the last dimension, and further ones while all later ones are whole).
     IS_SHORT: 1 if a tile covers the last dimension in part, so that its rows are apart. SPREAD: rows that can collide
@@ -52,10 +52,10 @@ class CpuCol(IntEnum):
         UNROLLED_FMA, L1_TILE_BYTES, L2_TILE_BYTES, L3_TILE_BYTES, RULE,
         PARALLEL, PAIRS, PAIR_AXIS, UNROLL, TILES, PARTIAL, SMALL_ROWS_CALLS, LARGE_ROWS_CALLS,
         SMALL_VECTORS, SMALL_VECTORS_CALLS, LARGE_VECTORS_CALLS, ROWS, OWN, VECTOR_LOADS, VECTORS_HELD, HELD,
-        BROADCAST, VECTOR_CONVERSIONS, CONVERSIONS, RELOADED, CYCLES, INSIDE, PADDING, OWN_COPY,
+        BROADCAST, VECTOR_CONVERSIONS, CONVERSIONS, RELOADED, CYCLES, INSIDE, RUNNING, PADDING, OWN_COPY,
         RUN, ROW_COUNT, IS_OPEN, IS_SHORT, SPAN, TOUCHED, BYTES, SPREAD, MOVED, WRITTEN, OUTSIDE,
         COPY_S, COPY_BYTES, IS_BEYOND,
-    ) = range(0, 65 * CHUNK_SIZE, CHUNK_SIZE)  # fmt: skip
+    ) = range(0, 66 * CHUNK_SIZE, CHUNK_SIZE)  # fmt: skip
 
 
 NUM_RESULTS = CpuCol.RULE.row + 1

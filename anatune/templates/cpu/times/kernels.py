@@ -106,10 +106,11 @@ def _calls(nest: CpuNest, c: CpuChunk) -> None:
 
 @jit_helper
 def _padding(nest: CpuNest, c: CpuChunk) -> None:
-    """Fill INSIDE and PADDING, as `cpu.times.microkernel` computes them for single tiles."""
+    """Fill INSIDE, RUNNING and PADDING, as `cpu.times.microkernel` computes them for single tiles."""
     v = c.values
     for i in range(_N):
         v[CpuCol.INSIDE + i] = 1.0
+        v[CpuCol.RUNNING + i] = 1.0
         v[CpuCol.PADDING + i] = 0.0
         v[CpuCol.OWN_COPY + i] = -1.0
     for p in range(nest.padding.shape[0]):
@@ -124,6 +125,7 @@ def _padding(nest: CpuNest, c: CpuChunk) -> None:
                 c.raw[window_kernel, i],
             )  # fmt: skip
             v[CpuCol.INSIDE + i] *= share if leaves_out else 1.0
+            v[CpuCol.RUNNING + i] *= share if leaves_out and c.raw[axis_kernel, i] == 1.0 else 1.0
             is_new = not leaves_out and c.packed[x, i] == 0.0 and v[CpuCol.OWN_COPY + i] != float(x)
             v[CpuCol.PADDING + i] += copy if is_new else 0.0
             v[CpuCol.OWN_COPY + i] = float(x) if is_new else v[CpuCol.OWN_COPY + i]
@@ -207,8 +209,9 @@ def _add_cycles(large: float, nest: CpuNest, cpu: CpuCore, c: CpuChunk) -> None:
         extra = call_one(cpu, stores, reloads, reduces, v[CpuCol.PARTIAL + i]) + v[CpuCol.PARTIAL + i] * nest.sums_wait
         steps = v[CpuCol.STEPS + i]
         is_used = count > 0.0
+        latency *= v[CpuCol.RUNNING + i] / v[CpuCol.INSIDE + i]
         steps *= v[CpuCol.INSIDE + i]
-        v[CpuCol.CYCLES + i] += count * (steps * step + extra)
+        v[CpuCol.CYCLES + i] += count * (steps * max(step, latency) + extra)
         v[CpuCol.FMA_S + i] += count * steps * fma
         v[CpuCol.LOAD_S + i] += count * steps * load
         v[CpuCol.LATENCY_S + i] += count * steps * latency

@@ -248,10 +248,14 @@ def result_stores(each: float, lanes: float, rows: float) -> float:
 
 
 @jit_helper
-def _padding(nest: CpuNest, shape: MicrokernelShape, packed: Bools, is_bound: bool) -> tuple[float, float]:
-    """Return the share of steps that remains if padding is skipped, and the cycles of padded copies."""
+def _padding(nest: CpuNest, shape: MicrokernelShape, packed: Bools, is_bound: bool) -> tuple[float, float, float]:
+    """Return the shares of products and of steps that remain if padding is skipped, and the cycles of padded copies.
+
+    A step whose tap is outside for some rows of a tile multiplies the other rows, and takes the latency all the same.
+    """
     inner, kernel = shape.inner, shape.kernel
     inside_share = 1.0
+    running_share = 1.0
     cycles = 0.0
     copied = -1
     for p in range(nest.padding.shape[0]):
@@ -263,10 +267,11 @@ def _padding(nest: CpuNest, shape: MicrokernelShape, packed: Bools, is_bound: bo
             )
         if leaves_out:
             inside_share *= nest.inside_share[p]
+            running_share *= nest.inside_share[p] if kernel[a] == 1 else 1.0
         elif copied != x and not packed[x] and not is_bound:
             cycles += nest.pad_cycles[x]  # entries of one tensor are neighbours: its copy counts once
             copied = x
-    return inside_share, cycles
+    return inside_share, running_share, cycles
 
 
 @jit_inline
@@ -336,7 +341,7 @@ def core_cycles(
     vectors, num_small, num_large = _vectors(
         inner[axis], calls[axis], kernel[axis], lanes, nest.is_reduction[axis] == 1
     )
-    inside_share, total = _padding(nest, shape, packed, is_bound)
+    inside_share, running_share, total = _padding(nest, shape, packed, is_bound)
     for i in range(NUM_PARTS):
         parts[i] = 0.0
     for row_kind in range(2):
@@ -355,7 +360,7 @@ def core_cycles(
             accumulators, loads, held, broadcast, conversions = _operands(
                 nest, rows, packed, float(vectors + vector_kind)
             )
-            step, registers, _, _, _, _ = step_one(
+            step, registers, _, _, latency, _ = step_one(
                 cpu, accumulators, loads, held, broadcast, conversions, unroll, reduces
             )
             if nest.uses[result, axis]:
@@ -367,6 +372,7 @@ def core_cycles(
             else:  # each call sums over the SIMD axis: log2(lanes) shuffles and adds
                 stores = accumulators + 2.0 * math.log2(lanes)
                 reloads = 1.0
+            step = max(step, latency * (running_share / inside_share))
             extra = call_one(cpu, stores, reloads, reduces, partial) + partial * nest.sums_wait
             total += count * (inside_share * steps * step + extra)
             parts[ACCUMULATORS] = max(parts[ACCUMULATORS], accumulators)

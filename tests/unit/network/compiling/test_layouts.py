@@ -11,9 +11,9 @@ from anatune.network.compiling.layouts.choice import choose_layouts, transpose_s
 from anatune.network.compiling.layouts.moving import move_loops, swap_rows_and_columns
 from anatune.network.compiling.planning import ProductPlanner, plan_products
 from anatune.network.graph.nodes import TensorType
-from anatune.network.graph.operators import CONVOLUTION
-from anatune.network.graph.passes.layouts import LayoutForm
-from anatune.network.graph.passes.order import CPU, run_passes
+from anatune.network.graph.operators import CONVOLUTION, WINDOW
+from anatune.network.graph.passes.layouts import LayoutForm, apply_layout
+from anatune.network.graph.passes.order import CPU, CPU_KERNELS, run_passes
 from anatune.templates.cpu.model.model import CpuModel
 from tests.naive_graph import run
 from tests.unit.network.graph import graphs as g
@@ -129,3 +129,17 @@ def test_turning_takes_bytes_over_bandwidth_unless_nothing_moves(hardware):
 def test_prepared_graphs_have_channels_last():
     made = g.prepared(g.residual_network())
     assert {node.attributes["layout"] for node in made.nodes() if node.op == CONVOLUTION} == {"NHWC"}
+
+
+@pytest.mark.parametrize(("group", "is_window"), [(2, True), (4, True), (12, False), (64, False)])
+def test_small_groups_are_window_kernels_where_those_are_faster(group, is_window):
+    x = g.source(1, 4 * group, 14, 14)
+    inner = g.relu(g.convolution(x, 4 * group, 3, stride=2, padding=1, groups=4))
+    graph = run_passes(CPU, g.graph(inner, inputs=[x]))
+    choice, _ = choose_layouts(graph, ProductPlanner(graph, anatune.hardware("epyc_7763").with_threads(1)))
+    assert [form.unit > 0 for node, form in choice.items() if node.op == CONVOLUTION] == [is_window]
+    lowered = run_passes(CPU_KERNELS, apply_layout(graph, choice))
+    kinds = [node.attributes["kind"] for node in lowered.nodes() if node.op == WINDOW]
+    assert kinds == ["grouped"] * is_window
+    data = g.array(1, 4 * group, 14, 14)
+    np.testing.assert_allclose(run(lowered, data)[0], run(graph, data)[0], rtol=1e-5, atol=1e-5)

@@ -5,11 +5,13 @@ import dataclasses
 import numpy as np
 import pytest
 
+import anatune
 from anatune.core.sizes import Size
 from anatune.network.graph.folding import evaluate_node
 from anatune.network.graph.nodes import Input, Node, TensorType
 from anatune.network.graph.operators import WINDOW
-from anatune.network.kernels.windows import WindowKernel, window_program
+from anatune.network.kernels.window_kernel import WindowKernel, predict_groups
+from anatune.network.kernels.windows import window_program
 from tests.unit.codegen.cpu.building import built, built_for_sizes
 
 pytest.importorskip("tvm")
@@ -26,10 +28,15 @@ def kernel(kind, sizes, channels, *, batch=1, blocks=1, window=3, stride=1, dila
     )  # fmt: skip
 
 
+def grouped(sizes, channels, group, lanes, **more):
+    """Return a convolution of groups, whose weights lie together for whole vectors of whole groups."""
+    return kernel("grouped", sizes, channels, group=group, unit=max(group, lanes), **more)
+
+
 def node(window_kernel):
     """Return a kernel as a node, with the values it reads."""
     inputs = [Input(name, TensorType(shape, "float32")) for name, shape in window_kernel.shapes.items()][:-1]
-    names = ("kind", "outputs", "window", "strides", "dilation", "before", "counts_padding", "epilogue")
+    names = ("kind", "outputs", "window", "strides", "dilation", "before", "counts_padding", "epilogue", "group")
     kind = TensorType(window_kernel.shapes["result"], "float32")
     return Node(WINDOW, tuple(inputs), kind, {name: getattr(window_kernel, name) for name in names})
 
@@ -50,7 +57,8 @@ def compared(window_kernel, call):
     if window_kernel.kind == "max" and not window_kernel.epilogue:
         np.testing.assert_array_equal(got, want.astype(np.float32))
     else:
-        assert np.abs(got - want).max() <= 2.0**-24 * (np.prod(window_kernel.window) + 4) * np.abs(want).max()
+        terms = np.prod(window_kernel.window) * window_kernel.group
+        assert np.abs(got - want).max() <= 2.0**-24 * (terms + 4) * np.abs(want).max()
     return got
 
 
@@ -70,6 +78,28 @@ def test_strides_windows_and_paddings(kind, more):
     if kind == "max" and more == {"padding": 2}:
         pytest.skip("a window of nothing but padding has no largest element")
     check(kernel(kind, (11, 13), 24, **more))
+
+
+@pytest.mark.parametrize(("lanes", "registers"), [(4, 32), (8, 16), (16, 32)])
+@pytest.mark.parametrize(("group", "channels"), [(2, 6), (4, 12), (4, 64), (8, 24), (16, 48), (32, 64)])
+def test_groups_of_channels(group, channels, lanes, registers):
+    if max(group, lanes) % min(group, lanes):
+        pytest.skip("vectors hold no whole groups")
+    more = {"lanes": lanes, "registers": registers}
+    check(grouped((7, 9), channels, group, lanes), **more)
+    check(grouped((12, 31), channels, group, lanes, epilogue=("bias", "add", "relu"), batch=2, stride=2), **more)
+    check(grouped((1, 5), channels, group, lanes, window=5, padding=2), **more, threads=2)
+    if channels % max(group, lanes) == 0:
+        check(grouped((9, 8), channels, group, lanes, blocks=3, dilation=2, padding=2, epilogue=("bias",)), **more)
+
+
+def test_the_predicted_time_of_groups_is_that_of_their_products():
+    hardware = anatune.hardware("epyc_7763").with_threads(1)
+    for group, channels, size in ((4, 128, 56), (8, 256, 28), (16, 512, 14)):
+        window_kernel = grouped((size, size), channels, group, 8)
+        share = 2 * size**2 * channels * group * 9 / hardware.peak_flop_per_s("float32")
+        assert 0.8 <= share / predict_groups(window_kernel, hardware) <= 1.0
+    assert predict_groups(grouped((56, 56), 512, 256, 8), hardware) == np.inf  # the code would be too long
 
 
 @pytest.mark.parametrize("steps", [("bias",), ("bias", "relu6"), ("relu",), ("bias", "add", "relu"), ("add", "silu")])
