@@ -138,6 +138,8 @@ def make_unknown(type: TensorType) -> Array:
 
 def is_unknown(array: Array) -> bool:
     """Return whether an array, or the array that it is a view of, is unknown (`make_unknown`)."""
+    if not _UNKNOWN:  # names of dtypes take time, and every call of a network asks
+        return False
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array is _UNKNOWN.get(array.dtype.name)
