@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -44,6 +45,8 @@ def _image(torch: Any, name: str, size: int = 224, **options: Any) -> tuple[Any,
 
 
 def _text(torch: Any, kind: str, **options: Any) -> tuple[Any, Any]:
+    with suppress(ImportError):  # transformers imports it where it is installed
+        import_with_torchvision(torch, "torchvision")
     import transformers
 
     config = getattr(transformers, f"{kind}Config")(**options)
