@@ -263,11 +263,14 @@ def _divide_sigmoid(code: LlvmCode, x: str) -> tuple[str, str]:
 
 
 def _divide_tanh(code: LlvmCode, x: str) -> tuple[str, str]:
-    """Return ``tanh(x) = (exp(2 x) - 1) / (exp(2 x) + 1)`` as a dividend and a divisor, exact to 3 ulp."""
+    """Return ``tanh(x) = (1 - exp(-2 x)) / (1 + exp(-2 x))``, x >= 0, as a dividend and a divisor, exact to 3 ulp.
+
+    Both are at most 2, so that products with other dividends do not overflow.
+    """
     ops, far = _VectorOperations(code), code.constant(_TANH_FAR)
     size = ops.absolute(x)
     size = ops.where(ops.less(far, size), far, size)
-    moved, value = _reduce_range(ops, ops.binary("add", size, size))
+    moved, value = _reduce_range(ops, _negate(ops, ops.binary("add", size, size)))
     factor = ops.value(ops.whole("add", ops.whole("shl", ops.bits(moved), 23), _ONE_BITS))
     less = ops.multiply_add(value, factor, ops.binary("sub", factor, ops.constant(1.0)))
     return ops.copy_sign(less, x), ops.binary("add", less, ops.constant(2.0))
@@ -398,7 +401,8 @@ QUOTIENTS: dict[str, Callable[[LlvmCode, str], tuple[str, str]]] = {
 }
 """Name -> function that returns a dividend and a divisor: a product of two functions then takes one division.
 
-They have less than half of the instructions of `FUNCTIONS`."""
+They have less than half of the instructions of `FUNCTIONS`.
+"""
 
 
 def _polynomial(ops: _VectorOperations, factors: Sequence[float], x: str) -> str:

@@ -1,6 +1,7 @@
 """Files that a user names: read, or refused in words, never waited for."""
 
 import os
+import random
 import socket
 import stat
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from anatune.cli import main
 from anatune.files import (
+    _PIECE_BYTES,
     Output,
     OutputKind,
     check_folder,
@@ -145,6 +147,15 @@ def not_written(path, kind=OURS):
     with pytest.raises(OSError) as caught:  # noqa: PT011
         Output(path, kind).write(b"ours, new")
     return reason(caught.value)
+
+
+@pytest.mark.parametrize("size", [0, 1, _PIECE_BYTES, 2 * _PIECE_BYTES + 3])
+def test_content_of_any_size_is_written_whole(tmp_path, size):
+    content = random.Random(size).randbytes(size)
+    for number, pieces in enumerate((content, (memoryview(content),), (b"a", content, memoryview(content)))):
+        replace_file(tmp_path / str(number), pieces)
+        expected = pieces if isinstance(pieces, bytes) else b"".join(pieces)
+        assert (tmp_path / str(number)).read_bytes() == expected
 
 
 def test_an_output_is_new_empty_or_replaced_by_its_like(tmp_path):

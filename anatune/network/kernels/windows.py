@@ -280,7 +280,7 @@ class _WindowFunction:
             sums = {(pixel, vector): biases[vector] for pixel, vector in places}
             steps.pop(0)
         if kernel.kind == "grouped":
-            before = [sums.get(place, code.neutral()) for place in places]
+            before = [sums.get(key, code.neutral()) for key in places]
             first, end = map(str, self.rows)
             sums = dict(zip(places, Loops(code, "part").over(first, end, "1", before, self.add_row), strict=True))
         else:

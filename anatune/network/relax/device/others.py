@@ -93,13 +93,13 @@ def {name}(chosen_ptr, routed_ptr):
         {load}
         before += (chosen < expert).to(tl.int32)
         count += (chosen == expert).to(tl.int32)
-    place = tl.sum(before, 0)
-    tl.store(routed_ptr + expert, place + tl.sum(count, 0))
+    slot = tl.sum(before, 0)
+    tl.store(routed_ptr + expert, slot + tl.sum(count, 0))
     for first in range(0, {rows}, {block}):
         {load}
         is_own = (chosen == expert).to(tl.int32)
-        tl.store(routed_ptr + {lead - 1} + place + tl.cumsum(is_own, 0), row, mask=is_own != 0)
-        place += tl.sum(is_own, 0)
+        tl.store(routed_ptr + {lead - 1} + slot + tl.cumsum(is_own, 0), row, mask=is_own != 0)
+        slot += tl.sum(is_own, 0)
 '''
     buffers = (Buffer("chosen", "int64", (rows,)), Buffer("routed", "int32", (lead + rows,)))
     kernel = TritonKernel(name, buffers, experts, 4 if block < _MOST_BLOCK else 8, 1, {"enable_fp_fusion": True})

@@ -28,7 +28,7 @@ def kernel(kind, sizes, channels, *, batch=1, blocks=1, window=3, stride=1, dila
     )  # fmt: skip
 
 
-def grouped(sizes, channels, group, lanes, **more):
+def make_grouped(sizes, channels, group, lanes, **more):
     """Return a convolution of groups, whose weights lie together for whole vectors of whole groups."""
     return kernel("grouped", sizes, channels, group=group, unit=max(group, lanes), **more)
 
@@ -86,20 +86,20 @@ def test_groups_of_channels(group, channels, lanes, registers):
     if max(group, lanes) % min(group, lanes):
         pytest.skip("vectors hold no whole groups")
     more = {"lanes": lanes, "registers": registers}
-    check(grouped((7, 9), channels, group, lanes), **more)
-    check(grouped((12, 31), channels, group, lanes, epilogue=("bias", "add", "relu"), batch=2, stride=2), **more)
-    check(grouped((1, 5), channels, group, lanes, window=5, padding=2), **more, threads=2)
+    check(make_grouped((7, 9), channels, group, lanes), **more)
+    check(make_grouped((12, 31), channels, group, lanes, epilogue=("bias", "add", "relu"), batch=2, stride=2), **more)
+    check(make_grouped((1, 5), channels, group, lanes, window=5, padding=2), **more, threads=2)
     if channels % max(group, lanes) == 0:
-        check(grouped((9, 8), channels, group, lanes, blocks=3, dilation=2, padding=2, epilogue=("bias",)), **more)
+        check(make_grouped((9, 8), channels, group, lanes, blocks=3, dilation=2, padding=2, epilogue=("bias",)), **more)
 
 
 def test_the_predicted_time_of_groups_is_that_of_their_products():
     hardware = anatune.hardware("epyc_7763").with_threads(1)
     for group, channels, size in ((4, 128, 56), (8, 256, 28), (16, 512, 14)):
-        window_kernel = grouped((size, size), channels, group, 8)
+        window_kernel = make_grouped((size, size), channels, group, 8)
         share = 2 * size**2 * channels * group * 9 / hardware.peak_flop_per_s("float32")
         assert 0.8 <= share / predict_groups(window_kernel, hardware) <= 1.0
-    assert predict_groups(grouped((56, 56), 512, 256, 8), hardware) == np.inf  # the code would be too long
+    assert predict_groups(make_grouped((56, 56), 512, 256, 8), hardware) == np.inf  # the code would be too long
 
 
 @pytest.mark.parametrize("steps", [("bias",), ("bias", "relu6"), ("relu",), ("bias", "add", "relu"), ("add", "silu")])

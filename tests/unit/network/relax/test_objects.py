@@ -105,6 +105,13 @@ def test_kernels_that_only_their_names_make_alike_are_told_apart():
     assert len(set(keys)) == len(keys)
 
 
+def test_objects_contain_each_function_once(tmp_path):
+    """TVM's entry for programs would be a second copy of the function."""
+    (content,) = compile_objects({"f": function("f", 1)}, TARGET, tmp_path).contents.values()
+    assert b"__tvm_ffi_anatune_" in content or b"__tvm_ffi_f" in content
+    assert b"__tvm_ffi_main" not in content
+
+
 def test_damaged_objects_are_compiled_again(tmp_path, compiled):
     functions = {"f": function("f", 1)}
     compile_objects(functions, TARGET, tmp_path)
