@@ -143,11 +143,13 @@ def test_the_largest_element_is_nan_where_there_is_one():
     np.testing.assert_array_equal(got, want)
 
 
-@pytest.mark.parametrize("kind", ["depthwise", "max"])
+@pytest.mark.parametrize("kind", ["depthwise", "grouped", "max"])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("more", [{}, {"blocks": 3, "epilogue": ("bias", "add", "relu")}])
 def test_one_kernel_serves_batches_that_are_known_at_run_time(kind, threads, more):
-    window_kernel = kernel(kind, (7, 9), 20, batch=2 * Size.symbol("batch", 4), **more)
+    groups = {"group": 4, "unit": 8} if kind == "grouped" else {}
+    channels = 24 if groups else 20
+    window_kernel = kernel(kind, (7, 9), channels, batch=2 * Size.symbol("batch", 4), **groups, **more)
     program = window_program(window_kernel, "kernel", threads, lanes=8, registers=16, caches=CACHES)
     call = built_for_sizes(program, threads)
     for batch in (1, 2, 5, 16):
