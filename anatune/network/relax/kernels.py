@@ -57,20 +57,18 @@ _KernelAndWriter: TypeAlias = tuple[Any, _KernelWriter]
 class RangedCalls(NamedTuple):
     """The range of an extent that a kernel takes at run time.
 
+    For rows the schedule is that of the largest extent, for other axes that of the planned one.
+
     Attributes
     ----------
     axis : str
     least, most : int
         Smallest and largest extent.
-    usual : int
-        Extent that it was planned for. For rows the schedule is that of the largest extent, for other axes the usual
-        one.
     """
 
     axis: str
     least: int
     most: int
-    usual: int
 
 
 @dataclass(frozen=True)
@@ -149,9 +147,7 @@ def model_kernel(name: str, schedule: Schedule, threads: int, span: RangedCalls 
         See `codegen.cpu.lower.lower`.
     """
     if span is not None and span.axis == "i" and not schedule.workload.is_kernel:
-        program = ranged_program(
-            schedule, span.axis, span.least, threads=threads, prefix=name, piece=_MOST_NEST_ROWS, usual=span.usual
-        )
+        program = ranged_program(schedule, span.axis, span.least, threads=threads, prefix=name, piece=_MOST_NEST_ROWS)
     else:
         program = write_program(schedule, threads, prefix=name, extents=OneByOne(span.axis) if span else FIXED)
     packers = {

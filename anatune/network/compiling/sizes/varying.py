@@ -235,7 +235,7 @@ def _extend_product(
         planned = with_steps(planned, planned_extent)
         prediction = planner.predict(planned, constants)
         prediction = msgspec.structs.replace(prediction, time_s=prediction.time_s * extent / planned_extent)
-    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, most, planned_extent))
+    return PlannedKernel(name, planned, prediction, tuple(nodes), span=RangedCalls(axis, least, most))
 
 
 @cache

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.core.workload.nest import Access
+from anatune.templates.cpu.program.kernels import FEWEST_REPEATS
 from anatune.templates.cpu.program.layout import Slivers, TensorLayout
 from anatune.templates.cpu.program.nest import CallGroup, NestLoop
 
-__all__ = ["EXTENT", "FIXED", "Extents", "OneByOne", "RunTimeExtent"]
+__all__ = ["ALWAYS", "EXTENT", "FIXED", "NEVER", "Extents", "OneByOne", "RunTimeExtent"]
 
 EXTENT = "extent"
 """Name of the variable that holds the extent at run time."""
+ALWAYS, NEVER = "True", "False"
+"""Conditions that are known before the run."""
 _CALLS, _SIZE, _SMALL = "num_calls", "least_size", "num_small"
 _PIECE, _FIRST, _OWN = "piece", "first", "own_extent"
 _ONE = "one"
@@ -70,6 +73,10 @@ class Extents:
     def calls(self, axis: str, part: CallGroup) -> str:
         """Return the number of calls of a part; "" for one call."""
         return str(part.count) if part.count > 1 else ""
+
+    def is_once(self, axes: Collection[str]) -> str:
+        """Return the condition that loops along `axes`, which have several iterations here, have one."""
+        return NEVER if axes else ALWAYS
 
     def start(self, axis: str, call: str, size: int) -> tuple[str, int]:
         """Return the first element of a call of `size` elements: (expression, elements that it counts)."""
@@ -145,9 +152,8 @@ class RunTimeExtent(Extents):
     axis : str
     most : int
         Largest number of elements of a call.
-    repeats : int
-        Number of calls for which the prefetches of microkernels are made; 0: the axis has no loop of calls, but an
-        outer loop of single iterations.
+    in_calls : bool
+        False: the axis has no loop of calls, but an outer loop of single iterations.
     largest : int
         Extent for which layouts are made.
     piece : int, optional
@@ -156,7 +162,7 @@ class RunTimeExtent(Extents):
 
     axis: str
     most: int
-    repeats: int
+    in_calls: bool
     largest: int
     piece: int | None = None
 
@@ -209,8 +215,15 @@ class RunTimeExtent(Extents):
         """Return the number of calls of a part; "" for one call."""
         if axis != self.axis:
             return super().calls(axis, part)
-        extent = EXTENT if self.piece is None else _OWN
-        return "" if not self.repeats else extent if self.most == 1 else _CALLS
+        return self._num_calls if self.in_calls else ""
+
+    @property
+    def _num_calls(self) -> str:
+        return _CALLS if self.most > 1 else EXTENT if self.piece is None else _OWN
+
+    def is_once(self, axes: Collection[str]) -> str:
+        """Return the condition that loops have one iteration; along the axis it depends on the extent."""
+        return f"{self._num_calls} == 1" if {*axes} == {self.axis} else super().is_once(axes)
 
     def start(self, axis: str, call: str, size: int) -> tuple[str, int]:
         """Return the first element of a call; along the axis the expression counts single elements."""
@@ -239,8 +252,8 @@ class RunTimeExtent(Extents):
         return (variable if single == double else f"{variable} * ({self._size(calls[self.axis])})"), single
 
     def share(self, axis: str, call: str) -> str:
-        """Return which of the `repeats` shares a call prefetches; later calls repeat the last one."""
-        return f"T.min({call}, {self.repeats - 1})" if axis == self.axis else call
+        """Return which share a call prefetches, the first or the second; calls that are neighbours repeat it."""
+        return f"T.truncdiv({call} * {FEWEST_REPEATS}, {self._num_calls})" if axis == self.axis else call
 
     def arguments(self, calls: Mapping[str, str]) -> list[str]:
         """Return the number of elements of the call if it varies."""

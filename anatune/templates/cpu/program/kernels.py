@@ -60,6 +60,8 @@ class Kernels:
         Layout of the initial values of accumulators; None: they start from zero.
     steps : list of (str, TensorLayout or None)
         Fused steps, with the layout of the operand if the step has one.
+    run_time_axis : str
+        Axis whose extent is known at run time; "": none. There may be no next call along it, so none prefetches for it.
 
     Raises
     ------
@@ -75,7 +77,7 @@ class Kernels:
         self._hardware = cpu_of(schedule)
         self.workload: Workload = schedule.workload
         self.nest: LoopNest = nest_of(schedule)
-        packed = words_of(schedule, "packed")
+        packed, self._packed_ahead = words_of(schedule, "packed"), words_of(schedule, "packed_ahead")
         group = self.nest.group
         skips = [
             () if group is not None and group.shift else skips_of(read, self.nest, self.workload)
@@ -112,6 +114,7 @@ class Kernels:
             if elements > MOST_ELEMENTS:
                 raise BuildError(too_large_text(access.tensor, elements))
 
+        self.run_time_axis = ""
         self.parts: dict[str, tuple[CallGroup, ...]] = dict(self.nest.parts)
         for skip in self._skips:
             if skip.is_static:
@@ -129,6 +132,19 @@ class Kernels:
         """Inner loops of the microkernel that skip padding: (number of the loop, skip), outer to inner."""
         axes = [loop.axis for loop in self.nest.inner]
         return tuple(sorted((axes.index(skip.window), skip) for skip in self._skips if not skip.is_static))
+
+    def rereading_axes(self) -> set[str]:
+        """Return the axes whose loops read constants from beyond L2 again; all axes if there are no such constants."""
+        packed = [layout for layout in self.layouts if layout.access.tensor in self._packed_ahead]
+        slivers = [layout for layout in packed if isinstance(layout, Slivers)]
+        beyond = [layout.access for layout in slivers if self._is_beyond_l2(layout.size, layout.dtype)]
+        looped = {loop.axis for loop in self.nest.cache}
+        looped |= {axis for axis, parts in self.parts.items() if sum(part.count for part in parts) > 1}
+        return {axis for axis in looped if not all(access.uses(axis) for access in beyond)} if beyond else {*self.parts}
+
+    def _is_beyond_l2(self, elements: int, dtype: str) -> bool:
+        """Return whether elements of a packed operand do not stay in L2."""
+        return elements * DTYPE_BYTES[dtype] >= self._hardware.l2.size_bytes / 2
 
     def microkernel(self, name: str, parts: Mapping[str, CallGroup]) -> Microkernel:
         """Return the microkernel of the register tile of some parts."""
@@ -262,9 +278,8 @@ class Kernels:
     def _distance(self, layout: Strided | Slivers, parts: Mapping[str, CallGroup], sizes: Mapping[str, int]) -> int:
         """Return the distance to the next call that reads other rows of an operand; 0 if there is none."""
         nest = self.nest
-        strides = [
-            layout.call_stride(axis, sizes[axis], sizes) for axis in reversed(nest.calls) if parts[axis].count > 1
-        ]
+        axes = [axis for axis in reversed(nest.calls) if parts[axis].count > 1 and axis != self.run_time_axis]
+        strides = [layout.call_stride(axis, sizes[axis], sizes) for axis in axes]
         spatial = (loop for loop in reversed(nest.cache) if loop.axis in nest.parts)
         strides += [layout.loop_stride(loop, sizes) for loop in spatial]
         return next((stride for stride in strides if stride), 0)
@@ -311,10 +326,7 @@ class Kernels:
         again = [number for number, (_, _, stride) in enumerate(loops) if not stride and number < moving[-1]]
         between = loops[again[-1] + 1 if again else 0 :]
         element = DTYPE_BYTES[layout.dtype]
-        if (
-            block * math.prod(extent for _, extent, stride in between if stride) * element
-            < self._hardware.l2.size_bytes / 2
-        ):
+        if not self._is_beyond_l2(block * math.prod(extent for _, extent, stride in between if stride), layout.dtype):
             return None
         repeating = loops[moving[-1] + 1 :]
         count = math.prod(extent for _, extent, _ in repeating)

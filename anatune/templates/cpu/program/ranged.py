@@ -14,7 +14,7 @@ from dataclasses import replace
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.templates.cpu.program.extents import RunTimeExtent
-from anatune.templates.cpu.program.kernels import Kernels
+from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, Kernels
 from anatune.templates.cpu.program.microkernel import choice_ir, microkernel_ir, module_ir
 from anatune.templates.cpu.program.nest import CallGroup
 from anatune.templates.cpu.program.program import CpuProgram, Tile, main_function, packings_of
@@ -34,7 +34,6 @@ def ranged_program(
     name: str = "main",
     prefix: str = "microkernel",
     piece: int | None = None,
-    usual: int | None = None,
 ) -> CpuProgram:
     """Write a schedule as a program for extents of `axis` from `least` to the extent of the schedule.
 
@@ -50,8 +49,6 @@ def ranged_program(
         Prefix of the names of the microkernels, which are global in a library.
     piece : int, optional
         Most elements along the axis for one run of the nest, if calls share the axis; None: all.
-    usual : int, optional
-        Extent for which prefetches are made; None: the middle of the range.
 
     Raises
     ------
@@ -64,12 +61,12 @@ def ranged_program(
     if not 1 <= least <= largest:
         raise SpaceError(f"range of {axis} is {least} to {largest}, expected 1 or more, ascending")
     most = most_elements(schedule, axis)
-    middle = usual or max(least, math.isqrt(least * largest))
     kernels = Kernels(schedule)
+    kernels.run_time_axis = axis
     in_calls = all(loop.axis != axis for loop in kernels.nest.cache)
-    repeats = max(2, -(-middle // most)) if in_calls else 0
+    num_calls = FEWEST_REPEATS if in_calls else 1
     is_whole = piece is None or not in_calls or largest <= piece or _is_packed_along(schedule, axis)
-    extents = RunTimeExtent(axis, most, repeats, largest, None if is_whole else piece)
+    extents = RunTimeExtent(axis, most, in_calls, largest, None if is_whole else piece)
     # an extent slightly above a piece becomes two halves
     fewest = least if extents.piece is None else min(least, extents.piece // 2)
     sizes = sorted({size for extent in range(fewest, largest + 1) for size in sizes_of_calls(extent, most)})
@@ -82,7 +79,7 @@ def ranged_program(
         parts = dict(zip(others, combination, strict=True))
         by_size: dict[int, Microkernel] = {}
         for size in sizes:
-            part = CallGroup(0, max(repeats, 1), size)
+            part = CallGroup(0, num_calls, size)
             kernels.parts[axis] = (part,)
             by_size[size] = kernels.microkernel(f"{prefix}_{number}_of_{size}", {**parts, axis: part})
         last = by_size[sizes[-1]]
@@ -93,7 +90,7 @@ def ranged_program(
         if most > 1:
             chosen = replace(chosen, name=f"{prefix}_{number}")
             functions.append((choice_ir(chosen.name, by_size), set()))
-        tiles.append(({axis: CallGroup(0, max(repeats, 1), sizes[-1]), **parts}, chosen))
+        tiles.append(({axis: CallGroup(0, num_calls, sizes[-1]), **parts}, chosen))
     ahead = frozenset(words_of(schedule, "packed_ahead"))
     parallel = bool(schedule.options.get("parallel", False)) and threads > 1
     packing, packed_sizes = packings_of(kernels, ahead, parallel=parallel)

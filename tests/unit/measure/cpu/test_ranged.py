@@ -2,6 +2,7 @@
 
 import itertools
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -13,10 +14,13 @@ from tests.machine import host
 pytest.importorskip("tvm")
 from anatune.codegen.cpu.dispatch import Dispatch
 from anatune.measure.cpu.ranged import load_range
+from anatune.measure.run.correctness import random_inputs
 from tests.wording import refuses
 
 HW = host()
 LANES = HW.compute.simd_bits // 32
+SMALL_L2 = msgspec.structs.replace(HW, l2=msgspec.structs.replace(HW.l2, size_bytes=4096))
+"""A CPU whose L2 cache holds no weights of the tests."""
 
 
 def runs_right(schedule, axis, extents, threads=1):
@@ -43,6 +47,20 @@ def test_every_number_of_rows(most):
 def test_threads_share_columns_and_sums_are_completed_in_several_calls():
     schedule = rows(7, 70, 4 * LANES, k=(1, 3, 2, 4), j=(2, 1, 1, 2, LANES))
     runs_right(schedule, "i", range(1, 71), threads=2)
+
+
+@pytest.mark.parametrize("extent", [1, 5, 6, 7, 12, 13])
+def test_weights_from_memory_are_read_in_order_with_equal_bits(extent):
+    shape = anatune.matmul(6, 4 * LANES, 48)
+    tiles = {"i": (1, 1, 1, 1, 6), "j": (1, 1, 1, 4, LANES), "k": (1, 3, 2, 8)}
+    inputs = random_inputs(anatune.matmul(extent, 4 * LANES, 48), 0)
+    results = []
+    for hardware in (HW, SMALL_L2):
+        schedule = schedule_at(anatune.space(shape, hardware).schedule(tiles, packed=("B",)), "i", 40)
+        kernel = load_range(Dispatch("i", 1, (schedule,), (40,), (0,)))
+        assert kernel.verify(extent).ok
+        results.append(kernel(*inputs.values()))
+    assert np.array_equal(*results)
 
 
 def test_columns_that_vectors_do_not_divide():

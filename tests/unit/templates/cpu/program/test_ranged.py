@@ -1,10 +1,12 @@
 """Programs of many extents as text: which microkernels there are, what has no range."""
 
+import msgspec
 import pytest
 
 import anatune
 from anatune.errors import SpaceError
 from anatune.templates import make_model
+from anatune.templates.cpu.program.program import program_of
 from anatune.templates.cpu.program.ranged import ranged_program
 from anatune.templates.cpu.range_space import most_elements, runs_for_all, schedule_at
 from tests.wording import refuses
@@ -29,6 +31,26 @@ def test_few_rows_have_several_accumulators_for_each_element():
 def test_long_extents_are_cut_into_pieces():
     assert "for piece in range(T.truncdiv(extent + 15, 16))" in ranged_program(SIX, "i", 1, piece=16).main
     assert "piece" not in ranged_program(SIX, "i", 1, piece=40).main
+
+
+@pytest.mark.parametrize(("l2_bytes", "rows", "is_in_order"), [(1024, 6, True), (1024, 12, False), (1 << 20, 6, False)])
+def test_sums_are_innermost_where_weights_from_memory_are_read_once(l2_bytes, rows, is_in_order):
+    hardware = msgspec.structs.replace(HW, l2=msgspec.structs.replace(HW.l2, size_bytes=l2_bytes))
+    space = anatune.space(anatune.matmul(rows, 64, 48), hardware)
+    tiles = {"i": (1, 1, 1, rows // 6, 6), "j": (1, 1, 1, 4, 16), "k": (1, 3, 2, 8)}
+    schedule = space.schedule(tiles, packed=("B",))
+    text = program_of(schedule).main
+    assert (text.index("for c_j") < text.index("for t0")) == is_in_order
+    ranged = ranged_program(schedule_at(schedule, "i", 40), "i", 1).main
+    assert ("if num_calls == 1:" in ranged) == (l2_bytes == 1024)
+
+
+def test_calls_share_the_prefetches_of_the_next_block_evenly():
+    hardware = msgspec.structs.replace(HW, l2=msgspec.structs.replace(HW.l2, size_bytes=1024))
+    schedule = anatune.space(anatune.matmul(6, 64, 48), hardware).schedule({"i": (1, 1, 1, 1, 6)}, packed=("B",))
+    in_order, shared = ranged_program(schedule_at(schedule, "i", 40), "i", 1).main.split("else:")
+    assert "T.truncdiv(c_i * 2, num_calls)" in shared
+    assert "T.truncdiv(c_i * 2" not in in_order
 
 
 def test_memory_for_packed_rows_grows_with_the_extent():
