@@ -1,6 +1,6 @@
 """Models for ranges of sizes beside the same models compiled for each size, interleaved, on one thread.
 
-    python -m bench.models_sizes FILE.onnx --size tokens=1..512 --at batch=1,tokens=17 ... [--json FILE]
+    python -m bench.models_sizes FILE.onnx --size tokens=1..512 --at batch=1,tokens=17 ... [--hw host] [--json FILE]
 
 For each place a line: the median over rounds of the range's time over the fixed model's, CPU time of the process, and
 how far outputs are apart. In the end the CPU seconds of compiling for the range over those of one size.
@@ -42,19 +42,20 @@ def main() -> None:
     parser.add_argument("--size", action="append", default=[], metavar="NAME=1..512")
     parser.add_argument("--at", nargs="+", required=True, metavar="NAME=17,OTHER=3")
     parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--hw", default="host", help="the CPU that kernels are for; this one must run them")
     parser.add_argument("--json", type=Path)
     own = parser.parse_args()
     sizes = dict(word.split("=") for word in own.size)
     console = wide_console(100)
     lines, compiling = [], {"range": 0.0, "fixed": 0.0}
     began = time.process_time()
-    of_any = anatune.compile(own.file, threads=1, sizes=sizes, check=False)
+    of_any = anatune.compile(own.file, hw=own.hw, threads=1, sizes=sizes, check=False)
     compiling["range"] = time.process_time() - began
     for place in own.at:
         at = {name: int(value) for name, value in (word.split("=") for word in place.split(","))}
         inputs = of_any.random_inputs(sizes=at)
         began = time.process_time()
-        fixed = anatune.compile(own.file, inputs, threads=1, check=False)
+        fixed = anatune.compile(own.file, inputs, hw=own.hw, threads=1, check=False)
         compiling["fixed"] = max(compiling["fixed"], time.process_time() - began)
         found = ratio(of_any.prepared(*inputs), fixed.prepared(*inputs), own.rounds)
         outputs = [one if isinstance(one, tuple) else (one,) for one in (of_any(*inputs), fixed(*inputs))]

@@ -1,7 +1,7 @@
 """A decoder of Llama's form from one compiled model, prompt and steps, beside each step compiled alone.
 
     python -m bench.cpu.decoder_steps [--layers 4] [--width 512] [--heads 8] [--kv-heads 8] [--prompt 32] [--steps 64]
-        [--places 5] [--rounds 40] [--json FILE]
+        [--places 5] [--rounds 40] [--hw host] [--json FILE]
 
 The one model holds its caches, which grow: it is compiled once, with the tokens of a call and those that are held as
 sizes that vary. Alone, the prompt and some of the steps are compiled for exactly their sizes, with caches as inputs and
@@ -111,6 +111,7 @@ def main() -> None:
         ("rounds", 40),
     ):  # fmt: skip
         parser.add_argument(f"--{name}", type=int, default=value, metavar="N")
+    parser.add_argument("--hw", default="host", help="the CPU that kernels are for; this one must run them")
     parser.add_argument("--json", type=Path, metavar="FILE")
     asked = parser.parse_args()
     module = decoder(asked.layers, asked.width, asked.heads, asked.kv_heads)
@@ -125,7 +126,7 @@ def main() -> None:
     shapes = ({1: tokens}, tuple({2: held} for _ in range(count)))
     pairs = {f"output{number + 1}": f"past_{number}" for number in range(count)}
     began = time.process_time()
-    one = anatune.compile(module, inputs(7, 9), dynamic_shapes=shapes, threads=1, state=pairs)
+    one = anatune.compile(module, inputs(7, 9), dynamic_shapes=shapes, hw=asked.hw, threads=1, state=pairs)
     print(f"one model: {time.process_time() - began:.0f} CPU s to compile")
     places = [(asked.prompt, 0)]
     places += [(1, int(at)) for at in np.linspace(asked.prompt, most - 1, asked.places)]
@@ -134,11 +135,11 @@ def main() -> None:
         given = inputs(count_now, at)
         if at:
             began = time.process_time()
-            alone = anatune.compile(module, given, threads=1)
+            alone = anatune.compile(module, given, hw=asked.hw, threads=1)
             single = alone.prepared(*given)
         else:  # nothing is held: a model without caches as inputs
             began = time.process_time()
-            single = _prompt_alone(module, given)
+            single = _prompt_alone(module, given, asked.hw)
         compile_s = time.process_time() - began
         one.reset()
         one.state = {name: array.numpy() for name, array in zip(pairs.values(), given[1:], strict=True)}
@@ -151,7 +152,7 @@ def main() -> None:
         write_json(asked.json, {"environment": environment(), "settings": vars(asked) | {"json": None}, "steps": found})
 
 
-def _prompt_alone(module: Any, given: tuple[Any, ...]) -> Callable[[], object]:
+def _prompt_alone(module: Any, given: tuple[Any, ...], hw: str) -> Callable[[], object]:
     """Return a call of the prompt alone."""
     import torch
 
@@ -163,7 +164,7 @@ def _prompt_alone(module: Any, given: tuple[Any, ...]) -> Callable[[], object]:
         def forward(self, ids: Any) -> Any:
             return self.module(ids, *self.empty)
 
-    compiled = anatune.compile(Prompt().eval(), (given[0],), threads=1)
+    compiled = anatune.compile(Prompt().eval(), (given[0],), hw=hw, threads=1)
     return compiled.prepared(given[0])
 
 
