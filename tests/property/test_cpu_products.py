@@ -132,6 +132,8 @@ def check(workload: Workload, hardware: CpuSpec, template: str = "cpu") -> None:
     if template == "fp16_accumulation" and not half_sums_apply(workload, hardware):
         return  # calls would be too short
     seed = zlib.crc32(repr(workload).encode()) % 1000
+    if seed % 2:  # all constants come from beyond L2: other prefetches, and orders of loops
+        hardware = msgspec.structs.replace(hardware, l2=msgspec.structs.replace(hardware.l2, size_bytes=1024))
     (schedule,) = anatune.space(workload, hardware, template=template).sample(1, seed=seed)
     inputs = random_inputs(workload, seed)
     want = compute_expected(workload, inputs).allowing(error_of(schedule))

@@ -32,9 +32,9 @@ def runs_right(schedule, axis, extents, threads=1):
         assert answer.ok, f"{extent}: {answer.message}"
 
 
-def rows(most, largest, columns=3 * LANES, depth=24, **tiles):
+def rows(most, largest, columns=3 * LANES, depth=24, hardware=HW, **tiles):
     """Return a schedule of a matrix product whose calls have at most so many rows."""
-    space = anatune.space(anatune.matmul(most, columns, depth), HW)
+    space = anatune.space(anatune.matmul(most, columns, depth), hardware)
     schedule = space.schedule({"i": (1, 1, 1, 1, most), **tiles}, parallel="j" in tiles)
     return schedule_at(schedule, "i", largest)
 
@@ -44,8 +44,9 @@ def test_every_number_of_rows(most):
     runs_right(rows(most, 40), "i", range(1, 41))
 
 
-def test_threads_share_columns_and_sums_are_completed_in_several_calls():
-    schedule = rows(7, 70, 4 * LANES, k=(1, 3, 2, 4), j=(2, 1, 1, 2, LANES))
+@pytest.mark.parametrize("hardware", [HW, SMALL_L2], ids=["held", "beyond L2"])
+def test_threads_share_columns_and_sums_are_completed_in_several_calls(hardware):
+    schedule = rows(7, 70, 4 * LANES, hardware=hardware, k=(1, 3, 2, 4), j=(2, 1, 1, 2, LANES))
     runs_right(schedule, "i", range(1, 71), threads=2)
 
 
