@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from anatune.core.workload.nest import Access
-from anatune.templates.cpu.program.kernels import FEWEST_REPEATS
 from anatune.templates.cpu.program.layout import Slivers, TensorLayout
 from anatune.templates.cpu.program.nest import CallGroup, NestLoop
+from anatune.templates.cpu.program.prefetch import FEWEST_REPEATS
 
 __all__ = ["ALWAYS", "EXTENT", "FIXED", "NEVER", "Extents", "OneByOne", "RunTimeExtent"]
 

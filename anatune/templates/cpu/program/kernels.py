@@ -17,7 +17,15 @@ from anatune.errors import BuildError
 from anatune.templates.cpu.program.layout import Slivers, Strided, SumsOfSlivers, TensorLayout, layout_of
 from anatune.templates.cpu.program.nest import CallGroup, LoopNest, nest_of
 from anatune.templates.cpu.program.padding import Skip, border_parts, skipped_products, skips_of
-from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES, new_lines
+from anatune.templates.cpu.program.prefetch import (
+    FAR_BYTES,
+    FEWEST_REPEATS,
+    LINE_BYTES,
+    LINES_FURTHER,
+    MOST_LINES,
+    PRODUCTS_A_FAR_LINE,
+    new_lines,
+)
 from anatune.templates.cpu.program.register_tile import (
     EpilogueOperand,
     Microkernel,
@@ -28,10 +36,8 @@ from anatune.templates.cpu.program.register_tile import (
 )
 from anatune.templates.cpu.rules import cpu_of, words_of
 
-__all__ = ["FEWEST_REPEATS", "Kernels", "register_letter"]
+__all__ = ["Kernels", "register_letter"]
 
-FEWEST_REPEATS = 2
-"""Fewest calls that read one block of packed elements for which the next block is prefetched."""
 _MANY_ROWS = 4
 """Rows read side by side from which on the hardware prefetcher needs help."""
 
@@ -306,7 +312,8 @@ class Kernels:
 
         A block is a sliver for one pass of the reduction, which several calls read. Without prefetches, the whole next
         block is fetched from beyond L2 during the first of its calls, which waits for it, and nothing is fetched during
-        the other calls. None: only one call reads a block, or all blocks stay in L2.
+        the other calls. If each block is read once, in order, a call prefetches its own block and the next one, far
+        ahead. None: the hardware fetches such blocks well enough, or all blocks stay in L2.
         """
         nest = self.nest
         if not isinstance(layout, Slivers):
@@ -330,8 +337,12 @@ class Kernels:
             return None
         repeating = loops[moving[-1] + 1 :]
         count = math.prod(extent for _, extent, _ in repeating)
+        vectors_a_line = LINE_BYTES / (nest.lanes * layout.group * element)
+        rows = math.prod(sizes[axis] for axis in sizes if not layout.access.uses(axis))
         if count < FEWEST_REPEATS:
-            return None
+            if self.rereading_axes() or rows * vectors_a_line < PRODUCTS_A_FAR_LINE:
+                return None
+            return Stream(-(-block * element // LINE_BYTES), FAR_BYTES // element, {})
         lines = -(-block * element // (LINE_BYTES * count))
         distance, share = loops[moving[-1]][2], lines * LINE_BYTES // element
         shares: dict[Hashable, int] = {}
@@ -341,7 +352,8 @@ class Kernels:
                 parts_of_axis = self.parts[name]
                 distance += share * sum(part.count for part in parts_of_axis[: parts_of_axis.index(parts[name])])
             share *= extent
-        return Stream(lines, distance, shares)
+        far_rows = math.ceil(PRODUCTS_A_FAR_LINE / vectors_a_line) if self.run_time_axis else 0
+        return Stream(lines, distance, shares, far_rows)
 
     def _row_axes(self, sizes: Mapping[str, int]) -> list[str]:
         """Return the axes of the rows in order.

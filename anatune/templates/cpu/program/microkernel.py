@@ -108,7 +108,9 @@ def _arguments(kernel: Microkernel) -> list[str]:
     arguments = [f"ptr noalias %p{i}, i64 %o{i}" for i in range(len(_dtypes(kernel)))]
     arguments.append("i32 %flags")
     arguments += [f"i64 %first{level}, i64 %end{level}" for level in kernel.moving]
-    arguments += [f"i64 %stream{i}" for i, operand in enumerate(kernel.operands) if operand.stream is not None]
+    for i, operand in enumerate(kernel.operands):
+        if operand.stream is not None:
+            arguments += [f"i64 %stream{i}", *([f"i64 %pace{i}"] if operand.stream.far_rows else [])]
     return [*arguments, *(f"i64 %{number}" for number in kernel.numbers)]
 
 

@@ -19,6 +19,7 @@ from anatune.templates.cpu.program.layout import Slivers, Strided, TensorLayout
 from anatune.templates.cpu.program.microkernel import microkernel_ir, module_ir
 from anatune.templates.cpu.program.nest import CallGroup, NestLoop
 from anatune.templates.cpu.program.padding import Skip
+from anatune.templates.cpu.program.prefetch import FAR_BYTES, FEWEST_REPEATS
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.rules import words_of
 
@@ -171,6 +172,10 @@ def write_calls(
 ) -> None:
     """Write the loops of a schedule and its calls of microkernels.
 
+    If packed elements from beyond L2 are read once, sums have the innermost loops: elements are then read in the order
+    in which they are stored. Source: Zen 4, blocks of 12 KB that are 192 KB apart come from memory at 11 GB/s (18 with
+    prefetches), elements in order at 28 GB/s. Prefetches of what the hardware fetches in order cost a fourth.
+
     Parameters
     ----------
     pointers : sequence of str
@@ -183,10 +188,6 @@ def write_calls(
     extents : Extents
         A subclass of `Extents` if the extent of an axis is a variable. The tiles then have one part along the axis, and
         microkernels of several sizes take the number of elements of a call as their last argument.
-
-    If packed elements from beyond L2 are read once, sums have the innermost loops: elements are then read in the order
-    in which they are stored. Source: Zen 4, blocks of 12 KB that are 192 KB apart come from memory at 11 GB/s (18 with
-    prefetches), elements in order at 28 GB/s. Prefetches of what the hardware fetches in order cost a fourth.
     """
     nest = kernels.nest
     outer, cache = nest.cache[: nest.num_outer], nest.cache[nest.num_outer :]
@@ -212,7 +213,7 @@ def write_calls(
     if condition != NEVER:
         with text.scope(f"if {condition}:" if condition != ALWAYS else ""):
             sequential = sorted(loops, key=lambda loop: isinstance(loop, NestLoop) and loop.axis not in nest.parts)
-            replace(writer, has_streams=False).write(tiles, sequential)
+            replace(writer, is_one_call=True).write(tiles, sequential)
     if condition != ALWAYS:
         with text.scope("else:" if condition != NEVER else ""):
             writer.write(tiles, loops)
@@ -229,8 +230,9 @@ class _CallWriter:
         Layout, pointer and origin of each tensor that microkernels take.
     variables : dict of NestLoop to str
         Variables of the cache loops.
-    has_streams : bool
-        False: calls get their own elements as those to prefetch, which are in L1.
+    is_one_call : bool
+        One call computes all elements of an axis whose extent is known at run time. If that are many enough, it
+        prefetches lines far ahead; else its first line again, which costs nothing.
     """
 
     text: Script
@@ -238,7 +240,7 @@ class _CallWriter:
     buffers: tuple[tuple[TensorLayout, str, str], ...]
     variables: dict[NestLoop, str]
     extents: Extents
-    has_streams: bool = True
+    is_one_call: bool = False
 
     def write(self, tiles: Iterable[Tile], loops: Sequence[NestLoop | str]) -> None:
         """Write cache loops, and loops of calls along axes. All parts of an inner axis come before the next outer part.
@@ -275,10 +277,16 @@ class _CallWriter:
         names: dict[Hashable, str] = dict([*variables.items(), *call_shares])
         for operand, (terms, constant) in zip(kernel.operands, addresses, strict=False):
             if operand.stream is not None:
-                if self.has_streams:
-                    shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
-                    terms, constant = [*terms, *shares], constant + operand.stream.distance
-                arguments.append(widen_index(write_affine(terms, constant)))
+                shares = [(names[loop], share) for loop, share in operand.stream.shares.items() if loop in names]
+                distance, pace = operand.stream.distance, "1"
+                if self.is_one_call and operand.stream.far_rows:
+                    (rows,) = extents.arguments(calls) or ["1"]
+                    is_far = f"T.Select({rows} >= {operand.stream.far_rows}, 1, 0)"
+                    shares, distance = [(is_far, FAR_BYTES // DTYPE_BYTES[operand.dtype])], 0
+                    pace = str(FEWEST_REPEATS)
+                arguments.append(widen_index(write_affine([*terms, *shares], constant + distance)))
+                if operand.stream.far_rows:
+                    arguments.append(widen_index(pace))
         arguments += [widen_index(argument) for argument in extents.arguments(calls)]
         self.text.line(f'T.evaluate(T.call_extern("void", "{kernel.name}", {", ".join(arguments)}))')
 

@@ -14,9 +14,10 @@ from dataclasses import replace
 from anatune.core.schedule import Schedule
 from anatune.errors import SpaceError
 from anatune.templates.cpu.program.extents import RunTimeExtent
-from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, Kernels
+from anatune.templates.cpu.program.kernels import Kernels
 from anatune.templates.cpu.program.microkernel import choice_ir, microkernel_ir, module_ir
 from anatune.templates.cpu.program.nest import CallGroup
+from anatune.templates.cpu.program.prefetch import FEWEST_REPEATS
 from anatune.templates.cpu.program.program import CpuProgram, Tile, main_function, packings_of
 from anatune.templates.cpu.program.register_tile import Microkernel
 from anatune.templates.cpu.range_space import most_elements, sizes_of_calls

@@ -53,11 +53,15 @@ class Stream:
     shares : dict
         Cache loop, or axis of a loop of calls, whose iterations read the same block -> elements from the lines of one
         iteration to those of the next.
+    far_rows : int
+        0, or for an extent that is known at run time: least rows of a call that reads blocks alone for which it
+        prefetches far ahead. Microkernels then take how many halves of the block they prefetch as an argument.
     """
 
     num_lines: int
     distance: int
     shares: dict[Hashable, int] = field(compare=False)
+    far_rows: int = 0
 
 
 @dataclass(frozen=True)

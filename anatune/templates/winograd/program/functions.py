@@ -8,8 +8,8 @@ from anatune.core.hardware.spec import CpuSpec
 from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.kernels import Function, vector_attributes
-from anatune.templates.cpu.program.kernels import FEWEST_REPEATS, register_letter
-from anatune.templates.cpu.program.prefetch import LINE_BYTES, LINES_FURTHER, MOST_LINES
+from anatune.templates.cpu.program.kernels import register_letter
+from anatune.templates.cpu.program.prefetch import FEWEST_REPEATS, LINE_BYTES, LINES_FURTHER, MOST_LINES
 from anatune.templates.cpu.program.register_tile import Microkernel, Result, RowsAhead, Stream, TileOperand
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout

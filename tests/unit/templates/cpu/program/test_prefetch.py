@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import pytest
+
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.templates.cpu.program.kernels import Kernels
@@ -99,6 +101,15 @@ def test_calls_of_a_block_ask_for_the_whole_next_one():
     block = 512 * 32 // 16
     assert set(range(block, 2 * block)) <= set(prefetched)
     assert len(prefetched) == len(set(prefetched)) < 1.02 * block
+
+
+@pytest.mark.parametrize(("rows", "lines", "distance"), [(7, None, None), (8, 512 * 32 // 16, 8192 // 4)])
+def test_weights_that_many_rows_read_once_are_asked_for_far_ahead(rows, lines, distance):
+    space = anatune.space(anatune.matmul(rows, 2048, 512), anatune.hardware("intel_xeon_8480"))
+    tiles = {"i": (1, 1, 1, 1, rows), "j": (1, 1, 1, 64, 32), "k": (1, 1, 512, 1)}
+    stream = program_of(space.schedule(tiles, packed=("B",))).kernels[0].operands[1].stream
+    assert (stream and stream.num_lines) == lines
+    assert (stream and stream.distance) == distance
 
 
 def test_what_stays_in_the_l2_cache_is_not_asked_for():

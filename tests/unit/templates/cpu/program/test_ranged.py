@@ -51,6 +51,7 @@ def test_calls_share_the_prefetches_of_the_next_block_evenly():
     in_order, shared = ranged_program(schedule_at(schedule, "i", 40), "i", 1).main.split("else:")
     assert "T.truncdiv(c_i * 2, num_calls)" in shared
     assert "T.truncdiv(c_i * 2" not in in_order
+    assert ">= 8, 1, 0) * 2048" in in_order  # 8 KB ahead for 8 rows or more, in this call the own elements for fewer
 
 
 def test_memory_for_packed_rows_grows_with_the_extent():
