@@ -158,10 +158,7 @@ class RunTimeWriter(AttentionWriter):
         count, remainder = divmod(self.kernel.value_dim, columns)
         distance = self.kernel.value_dim if rows.isdigit() else self.width
         strides = {"A": self.score_stride, "B": self.value_row, "C": distance}
-        for tiles, width, column in (
-            (count, columns, f"v * {columns}"),
-            (1, remainder, f"{count * columns}"),
-        ):
+        for tiles, width, column in ((count, columns, f"v * {columns}"), (1, remainder, f"{count * columns}")):
             tensors = [
                 ("scores", self.offset("scores"), self.score_stride),
                 ("value", f"{head.starts[2]} + {column}", 0),
@@ -198,13 +195,13 @@ class RunTimeWriter(AttentionWriter):
         most = tile_rows(schedule, -(-columns // self.lanes))
         sizes = (int(rows),) if rows.isdigit() else self.sizes_of_blocks
         tiles: dict[int, Microkernel] = {}
-        for size in sorted({share for size in sizes for share in shares(size, most)}):
-            schedule_of_tile = tile_schedule(schedule, size, columns, loops * unroll, unroll)
-            kernels = Kernels(schedule_of_tile, strides, scale_step(size) if trips else [])
+        for count in sorted({share for size in sizes for share in shares(size, most)}):
+            schedule_of_tile = tile_schedule(schedule, count, columns, loops * unroll, unroll)
+            kernels = Kernels(schedule_of_tile, strides, scale_step(count) if trips else [])
             kernel = dataclasses.replace(kernels.microkernel("", kernels.tiles()[0]), numbers=numbers)
             if trips:
                 kernel = dataclasses.replace(kernel, trips=(trips,))
-            tiles[size] = dataclasses.replace(kernel, name=self.function(kernel, partial(kernel_function, kernel)))
+            tiles[count] = dataclasses.replace(kernel, name=self.function(kernel, partial(kernel_function, kernel)))
         pitches = [row for _, _, row in tensors]
         choice = self.function(
             (*tiles.values(), *sizes, *pitches), lambda name: (choice_ir(name, tiles, sizes, pitches), set())
