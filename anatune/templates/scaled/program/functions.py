@@ -32,7 +32,7 @@ _SHIFT = 15
 _EXPONENT = 0x7F800000
 
 _LINE_BYTES = 64
-_MOST_WAITING = 5
+_MOST_WAITING = 6
 """Most vector operations on a line of weights for which nothing is prefetched: about 128 operations wait for operands
 (Zen 4; Golden Cove: 97), which are those of as many lines as a core fetches at once (24; 16). Prefetches only take
 places of such loads, and the hardware follows the rows of weights.
@@ -237,8 +237,9 @@ class ProductKernel:
         self.words, *operands, self.result = bases[2 + product.has_zeros :]
         self.tiles = [(row, vector) for row in range(rows) for vector in vectors]
         parts, is_dot = product.digit_words // product.words, product.instruction == "vpdpbusd"
-        operations = (1 if is_dot and product.bits == 8 else 3) + parts * rows * digits * (1 if is_dot else 2)
-        self.prefetches = operations * _LINE_BYTES // (4 * lanes) > _MOST_WAITING
+        unpacked, joined = 1 if is_dot and product.bits == 8 else 3, rows * (2 * digits + 1) / product.words
+        operations = unpacked + parts * rows * digits * (1 if is_dot else 2) + joined
+        self.prefetches = operations * _LINE_BYTES / (4 * lanes) > _MOST_WAITING
         # A scale of a whole column is applied after the loop.
         runs = product.group // product.run if product.group < product.depth or product.group == product.run else 1
         self.is_whole = product.group == product.depth and product.group > product.run
