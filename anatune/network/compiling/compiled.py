@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import functools
-import itertools
-import math
 import os
 import sys
 import time
@@ -38,7 +36,7 @@ __all__ = ["CompiledModel", "draw_inputs", "draw_state"]
 
 _WIDTH = 120
 _Tensors: TypeAlias = "list[tvm.runtime.Tensor]"
-_COPIED_DTYPES = ("float32", "float64", "int32", "int64")
+_COPIED_DTYPES = frozenset(map(np.dtype, ("float32", "float64", "int32", "int64")))
 _MOST_COPIED_ELEMENTS = 1 << 14
 """Most elements of an input that is copied: to check and wrap an array takes as long as to copy ten thousand."""
 
@@ -156,13 +154,17 @@ class CompiledModel:
         try:
             tensors = arguments = self._copy_inputs(inputs, frame)
             if not tensors:
-                tensors, arguments, call_sizes = self._call_arguments(inputs, self._state)
+                tensors, arguments, sizes_after = self._call_arguments(inputs, self._state, frame)
             result = self._machine.run_on(frame, arguments)
-            outputs, new_state = [result] if hasattr(result, "copyto") else list(result), []
-            if self.summary.state:
-                outputs, new_state = outputs[: -len(self.summary.state)], outputs[-len(self.summary.state) :]
-                self._state.keep_results(new_state, self._state.sizes_after(call_sizes))
-            addresses = {tensor.data_ptr() for tensor in (*tensors, *new_state)}
+            outputs = [result] if hasattr(result, "copyto") else result[:]
+            addresses = {tensor.data_ptr() for tensor in tensors}
+            if count := len(self.summary.state):
+                outputs, new_state = outputs[:-count], outputs[-count:]
+                for index, tensor in enumerate(new_state):
+                    if tensor.data_ptr() in addresses:
+                        new_state[index] = tensor.copyto(tensor.device)
+                addresses.update(tensor.data_ptr() for tensor in new_state)
+                self._state.keep_results(new_state, sizes_after)
             for index, tensor in enumerate(outputs):  # models may return views of inputs, weights, state or each other
                 address = tensor.data_ptr()
                 if address in addresses or address in self._weight_addresses:
@@ -296,21 +298,10 @@ class CompiledModel:
         """Return the files and the summary that a folder stores of the model."""
         return folder.SavedModel(self.summary, self._library, self.code, self.memory)
 
-    def _allocate_inputs(self) -> list[tuple[Array, tvm.runtime.Tensor]]:
-        """Return arrays for the inputs and TVM's tensors of them; [] if an input is large or its size varies."""
-        summary = self.summary
-        if summary.ranges or summary.state or any(one.dtype not in _COPIED_DTYPES for one in summary.inputs):
-            return []
-        types = [(one.dtype, shape_at(one, {})) for one in summary.inputs]
-        if not all(0 < math.prod(shape) <= _MOST_COPIED_ELEMENTS for _, shape in types):
-            return []
-        return [(block.array, block.tensor) for block in itertools.starmap(ArgumentBlock, types)]
-
     def _copy_inputs(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
-        """Return small inputs copied into the frame's own tensors; [] if the inputs need the full checks."""
-        if (buffers := frame.inputs) is None:
-            buffers = frame.inputs = self._allocate_inputs()
-        if len(inputs) != len(buffers):
+        """Return inputs copied into the frame's own tensors; [] if the inputs need the full checks."""
+        buffers = frame.inputs
+        if self.summary.ranges or self.summary.state or len(inputs) != len(buffers):
             return []
         for array, (buffer, _) in zip(map(_to_array, inputs, self.summary.inputs), buffers, strict=True):
             if array.shape != buffer.shape or array.dtype != buffer.dtype:
@@ -330,13 +321,15 @@ class CompiledModel:
             _check_input(array, summary, sizes)
         return arrays, sizes
 
-    def _call_arguments(self, inputs: Sequence[object], state: ModelState) -> tuple[_Tensors, _Tensors, dict[str, int]]:
-        """Return the tensors of the inputs, all arguments of the library's function, and the sizes that vary."""
+    def _call_arguments(
+        self, inputs: Sequence[object], state: ModelState, frame: Frame | None = None
+    ) -> tuple[_Tensors, _Tensors, dict[str, int]]:
+        """Return the tensors of the inputs, all arguments of the library's function, and the held sizes after it."""
         arrays, sizes = self._input_arrays(inputs)
-        tensors = list(map(tensor_of, arrays))
-        state.sizes_after(sizes)
+        tensors = list(map(tensor_of, arrays)) if frame is None else _wrap_inputs(arrays, frame)
+        sizes_after = state.sizes_after(sizes)
         before, behind = state.arguments(sizes)
-        return tensors, [*before, *tensors, *behind], sizes
+        return tensors, [*before, *tensors, *behind], sizes_after
 
     @run_in_turn
     def _arguments_on_copy(self, inputs: Sequence[object]) -> _Tensors:
@@ -415,6 +408,18 @@ def draw_state(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, Arr
 
 def _type_text(tensor: TensorSummary) -> str:
     return f"{'x'.join(map(str, tensor.shape)) or 'scalar'} {tensor.dtype}"
+
+
+def _wrap_inputs(arrays: Sequence[Array], frame: Frame) -> _Tensors:
+    """Return inputs as tensors; small ones are copied into the frame's own, which inputs of equal shapes use again."""
+    if not all(0 < one.size <= _MOST_COPIED_ELEMENTS and one.dtype in _COPIED_DTYPES for one in arrays):
+        return list(map(tensor_of, arrays))
+    if [(one.shape, one.dtype) for one, _ in frame.inputs] != [(one.shape, one.dtype) for one in arrays]:
+        blocks = [ArgumentBlock(one.dtype.name, one.shape) for one in arrays]
+        frame.inputs = [(block.array, block.tensor) for block in blocks]
+    for array, (buffer, _) in zip(arrays, frame.inputs, strict=True):
+        buffer[...] = array
+    return [tensor for _, tensor in frame.inputs]
 
 
 def _to_array(value: object, summary: TensorSummary) -> Array:

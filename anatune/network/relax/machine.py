@@ -37,15 +37,15 @@ class Frame:
     Attributes
     ----------
     main : callable
-    inputs : list of (ndarray, TVM tensor), optional
-        Memory that belongs to the caller; None until it is allocated.
+    inputs : list of (ndarray, TVM tensor)
+        Memory that belongs to the caller.
     """
 
     __slots__ = ("inputs", "main")
 
     def __init__(self, main: Callable[..., TvmObject]) -> None:
         self.main = main
-        self.inputs: list[tuple[Array, TvmObject]] | None = None
+        self.inputs: list[tuple[Array, TvmObject]] = []
 
 
 class LibraryRunner:

@@ -77,6 +77,8 @@ class ScaledProduct(NamedTuple):
     has_zeros : bool
     registers : int
         Number of vector registers.
+    ahead_bytes : int
+        Distance of prefetches: what a core reads within the latency of the memory.
     """
 
     rows: int
@@ -90,6 +92,7 @@ class ScaledProduct(NamedTuple):
     exact: int
     has_zeros: bool
     registers: int
+    ahead_bytes: int
 
     @property
     def digit_bits(self) -> int:
@@ -156,9 +159,11 @@ def product_of(workload: Workload, hardware: CpuSpec) -> ScaledProduct:
     has_dot = hardware.dot_instruction("vpdpbusd") is not None
     instruction = "vpdpbusd" if has_dot else "maddubs" if bits == 4 else "maddwd"
     exact = 2 if instruction == "maddwd" else 3
+    in_flight = hardware.dram.core_bandwidth_bytes_per_s * hardware.dram.latency_s
+    ahead_bytes = 1 << math.ceil(math.log2(max(in_flight, 1.0)))
     return ScaledProduct(
         rows, columns, depth, bits, run, group, hardware.fp32_lanes, instruction, exact,
-        bool(attributes["zero_points"]), hardware.compute.num_vector_registers,
+        bool(attributes["zero_points"]), hardware.compute.num_vector_registers, ahead_bytes,
     )  # fmt: skip
 
 

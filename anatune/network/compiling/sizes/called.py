@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ast
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -19,6 +20,8 @@ from anatune.network.graph.nodes import Array, is_unknown
 from anatune.network.graph.summary import ModelSummary, StateSummary, TensorSummary
 from anatune.network.graph.torch.arrays import any_array
 from anatune.untyped import tvm
+
+_OPERATIONS = {ast.Add: operator.add, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 __all__ = ["ModelState", "check_size", "fit_state_sizes", "shape_at", "sizes_of"]
 
@@ -65,11 +68,6 @@ def check_size(summary: ModelSummary, name: str, value: int, where: str = "") ->
         )
 
 
-@lru_cache(maxsize=1024)
-def _parse(expression: str) -> ast.expr:
-    return ast.parse(expression, mode="eval").body
-
-
 def fit_state_sizes(summary: ModelSummary, sizes: Mapping[str, int]) -> dict[str, int]:
     """Return sizes with the held elements reduced so that one more call fits into the state."""
     fitted = dict(sizes)
@@ -84,26 +82,31 @@ def _value(expression: str, sizes: Mapping[str, int]) -> int:
     """Return the value of an expression of sums, products and floor divisions."""
     if expression in sizes:
         return sizes[expression]
+    try:
+        return _evaluator(expression)(sizes)
+    except KeyError as error:
+        raise RunError(f"size {error.args[0]} is not known; give inputs that have it, or a value for it") from None
 
-    def value(node: ast.expr) -> int:
+
+@lru_cache(maxsize=1024)
+def _evaluator(expression: str) -> Callable[[Mapping[str, int]], int]:
+    """Return the function that evaluates an expression at the values of sizes; KeyError if one is not given."""
+
+    def write(node: ast.expr) -> Callable[[Mapping[str, int]], int]:
         match node:
             case ast.Constant(value=int(number)):
-                return number
+                return lambda _: number
             case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -value(operand)
+                value = write(operand)
+                return lambda sizes: -value(sizes)
             case ast.Name(id=name):
-                if name not in sizes:
-                    raise RunError(f"size {name} is not known; give inputs that have it, or a value for it")
-                return sizes[name]
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return value(left) + value(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return value(left) * value(right)
-            case ast.BinOp(left=left, op=ast.FloorDiv(), right=right):
-                return value(left) // value(right)
+                return operator.itemgetter(name)
+            case ast.BinOp(left=left, op=ast.Add() | ast.Mult() | ast.FloorDiv() as kind, right=right):
+                calculate, first, second = _OPERATIONS[type(kind)], write(left), write(right)
+                return lambda sizes: calculate(first(sizes), second(sizes))
         raise RunError(f"{expression!r:.80} is not an expression of sizes; compile the model again")
 
-    return value(_parse(expression))
+    return write(ast.parse(expression, mode="eval").body)
 
 
 class ModelState:

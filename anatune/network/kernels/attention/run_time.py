@@ -3,7 +3,8 @@
 A block has a fixed number of rows or fewer. There is a microkernel for each number of rows of a register tile, and a
 function that selects one. Transposed keys lie in panels as wide as the widest tile; narrower tiles with more rows
 handle the remaining vectors. A row of scores has space for all keys. The product with the values loops over
-the keys one by one. If there are only a few queries, keys are not transposed.
+the keys one by one. If there are only a few queries, keys are not transposed. With a single query, the heads that share
+keys and values are the rows of a block, so that these are read from memory once, in the order in which they lie there.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import partial
 
 from anatune.core.schedule import Schedule
 from anatune.core.sizes import Size, is_run_time, symbols_of
-from anatune.emit.kernels import widen_index
+from anatune.emit.kernels import emit_call, widen_index
 from anatune.emit.script import write_affine
 from anatune.network.kernels.attention.kernel import AttentionKernel, pitch, tile_rows, tile_schedule
 from anatune.network.kernels.attention.keys import write_dots
@@ -40,7 +41,12 @@ class RunTimeWriter(AttentionWriter):
         self.blocks, self.columns = blocks, blocks.scores.workload.extents["j"]
         self.score_pitch = pitch(kernel.keys, lanes)
         padded = (kernel.keys + self.columns - 1) // self.columns * self.columns
-        sizes = {"turned": kernel.dim * padded, "scores": blocks.rows * self.score_pitch, "factors": blocks.rows}
+        groups = [layout[4] for layout in kernel.places]
+        share = groups[1] if groups[0] == 1 and groups[1] == groups[2] else 1
+        self.group = share if kernel.batch * kernel.heads >= share * threads else 1
+        """Heads that share keys and values, if their groups are enough for all threads."""
+        rows = max(blocks.rows, self.group)
+        sizes = {"turned": kernel.dim * padded, "scores": rows * self.score_pitch, "factors": rows}
         super().__init__(kernel, name, lanes, threads, sizes)
         is_fixed = not is_run_time(kernel.queries)
         self.sizes_of_blocks = sizes_of_calls(kernel.queries, blocks.rows) if is_fixed else range(1, blocks.rows + 1)
@@ -49,6 +55,29 @@ class RunTimeWriter(AttentionWriter):
         if is_run_time((kernel.keys, kernel.causal)):
             self.visible_keys = Size.symbol("seen", int(kernel.keys))
             self.numbers["seen"] = "seen"
+
+    def write_loops(self) -> None:
+        """Write the loops over heads, or over parts of their queries, and others for a single query."""
+        kernel, groups = self.kernel, self.kernel.batch * self.kernel.heads // self.group
+        is_run_time_size = is_run_time(kernel.queries)
+        if is_run_time_size or kernel.queries == 1:
+            with self.text.scope(f"if {kernel.queries} == 1:" if is_run_time_size else ""):
+                self.spread(groups, self.write_group)
+        if is_run_time_size or kernel.queries > 1:
+            with self.text.scope("else:" if is_run_time_size else ""):
+                super().write_loops()
+
+    def write_group(self, task: str) -> None:
+        """Write the computation of the only query of heads that share keys and values."""
+        kernel, rows = self.kernel, str(self.group)
+        head = HeadExpressions(kernel, write_affine([(task, self.group)]))
+        if "seen" in self.numbers:
+            keys, causal = kernel.keys, kernel.causal
+            self.write_variable("seen", str(keys) if causal is None else f"T.min({keys}, 1 + {causal})")
+        self.write_dots(head, "0", self.group, kernel.places[0][2])
+        self.write_powers(rows, "0", self.visible_keys, head, *(["seen"] if "seen" in self.numbers else []))
+        widths = [width for width in (1, 2, 4, 8) if tile_rows(self.blocks.values, width) >= self.group]
+        self.write_values(head, min(max(widths, default=1) * self.lanes, kernel.value_dim), "0", rows)
 
     def write(self, head: HeadExpressions) -> None:
         """Write the computation of one head, or of a part of its queries."""
@@ -66,13 +95,13 @@ class RunTimeWriter(AttentionWriter):
                 keys, causal = kernel.keys, kernel.causal
                 self.write_variable("seen", str(keys) if causal is None else f"T.min({keys}, first + rows + {causal})")
             if is_run_time_size or queries <= _FEW:
-                with text.scope(f"if {queries} <= {_FEW}:" if is_run_time_size else ""):
-                    self.write_few_scores(head)
+                with text.scope(f"if {queries} <= {_FEW}:" if is_run_time_size else "", f"for r in range({queries}):"):
+                    self.write_dots(head, "r", 1, kernel.places[0][3])
             if is_run_time_size or queries > _FEW:
                 with text.scope("else:" if is_run_time_size else ""):
                     self.write_scores(head)
             self.write_powers("rows", "first", self.visible_keys, head, *(["seen"] if "seen" in self.numbers else []))
-            self.write_values(head)
+            self.write_values(head, self.blocks.values.workload.extents["j"])
 
     def write_variable(self, name: str, value: str) -> None:
         """Write a variable that TVM cannot look into, so that it does not substitute and simplify the value."""
@@ -87,15 +116,22 @@ class RunTimeWriter(AttentionWriter):
         whole = f"{self.offset('turned')} + {vector} // {across} * {self.kernel.dim * self.columns}"
         return f"{whole} + {vector} % {across} * {lanes}"
 
-    def write_few_scores(self, head: HeadExpressions) -> None:
-        """Write the scores of a few queries, one by one."""
-        name = self.function("dots", partial(write_dots, self.lanes, self.kernel.dim, self.key_row))
-        with self.text.scope("for r in range(rows):"):
-            query = write_affine([(head.starts[0], 1), ("(first + r)", self.kernel.places[0][3])])
-            scores = write_affine([(self.offset("scores"), 1), ("r", self.score_pitch)])
-            self.loop_over_keys(
-                head.starts[1], name, lambda v: [("scores", f"{scores} + {v} * {self.lanes}"), ("query", query)]
-            )  # fmt: skip
+    def write_dots(self, head: HeadExpressions, first: str, rows: int, distance: int) -> None:
+        """Write the scores of some rows of a head from `first` on, whose queries are `distance` elements apart."""
+        distances = (self.key_row, self.score_stride, self.stride(f"distance{rows}", distance))
+        numbers = [self.numbers[number] for number in sorted(symbols_of(distances))]
+        for start in range(0, rows, self.lanes):
+            count = min(self.lanes, rows - start)
+            name = self.function(
+                ("dots", count, distances), partial(write_dots, self.lanes, self.kernel.dim, distances, count)
+            )
+            row = f"({first} + {start})"
+            places = [
+                ("key", head.starts[1]),
+                ("scores", write_affine([(self.offset("scores"), 1), (row, self.score_pitch)])),
+                ("query", write_affine([(head.starts[0], 1), (row, distance)])),
+            ]
+            emit_call(self.text, name, places, str(self.visible_keys), *numbers)
 
     def write_scores(self, head: HeadExpressions) -> None:
         """Write the scores of a block of queries: whole tiles of the visible keys, then the remaining vectors."""
@@ -114,24 +150,24 @@ class RunTimeWriter(AttentionWriter):
                 self.write_product(self.blocks.scores, width * lanes, strides, tensors)
             remaining = f"({remaining} % {width})"
 
-    def write_values(self, head: HeadExpressions) -> None:
-        """Write the products of a block's powers with the values."""
-        schedule, extents = self.blocks.values, self.blocks.values.workload.extents
-        count, remainder = divmod(self.kernel.value_dim, extents["j"])
-        strides = {"A": self.score_stride, "B": self.value_row, "C": self.width}
-        for tiles, width, column in (
-            (count, extents["j"], f"v * {extents['j']}"),
-            (1, remainder, f"{count * extents['j']}"),
-        ):
+    def write_values(self, head: HeadExpressions, columns: int, first: str = "first", rows: str = "rows") -> None:
+        """Write the products of a block's powers with the values, in tiles of some columns.
+
+        Rows are queries from `first` on; if `rows` is a number, they are heads.
+        """
+        count, remainder = divmod(self.kernel.value_dim, columns)
+        distance = self.kernel.value_dim if rows.isdigit() else self.width
+        strides = {"A": self.score_stride, "B": self.value_row, "C": distance}
+        for tiles, width, column in ((count, columns, f"v * {columns}"), (1, remainder, f"{count * columns}")):
             tensors = [
                 ("scores", self.offset("scores"), self.score_stride),
                 ("value", f"{head.starts[2]} + {column}", 0),
-                ("result", f"{self.result_offset('first', head)} + {column}", self.width),
+                ("result", f"{self.result_offset(first, head)} + {column}", distance),
                 ("factors", self.offset("factors"), 1),
             ]
             if width:
                 with self.text.scope(f"for v in range({tiles}):"):
-                    self.write_product(schedule, width, strides, tensors, trips=self.visible_keys)
+                    self.write_product(self.blocks.values, width, strides, tensors, trips=self.visible_keys, rows=rows)
 
     def write_product(
         self,
@@ -141,6 +177,7 @@ class RunTimeWriter(AttentionWriter):
         tensors: list[tuple[str, str, int]],
         *,
         trips: int = 0,
+        rows: str = "rows",
     ) -> None:
         """Write the call that computes `rows` rows and some columns of a product.
 
@@ -156,18 +193,19 @@ class RunTimeWriter(AttentionWriter):
         numbers = tuple(sorted(symbols_of((*strides.values(), trips))))
         loops, unroll = schedule.tiles["k"][-2:]
         most = tile_rows(schedule, -(-columns // self.lanes))
+        sizes = (int(rows),) if rows.isdigit() else self.sizes_of_blocks
         tiles: dict[int, Microkernel] = {}
-        for rows in sorted({share for size in self.sizes_of_blocks for share in shares(size, most)}):
-            schedule_of_tile = tile_schedule(schedule, rows, columns, loops * unroll, unroll)
-            kernels = Kernels(schedule_of_tile, strides, scale_step(rows) if trips else [])
+        for count in sorted({share for size in sizes for share in shares(size, most)}):
+            schedule_of_tile = tile_schedule(schedule, count, columns, loops * unroll, unroll)
+            kernels = Kernels(schedule_of_tile, strides, scale_step(count) if trips else [])
             kernel = dataclasses.replace(kernels.microkernel("", kernels.tiles()[0]), numbers=numbers)
             if trips:
                 kernel = dataclasses.replace(kernel, trips=(trips,))
-            tiles[rows] = dataclasses.replace(kernel, name=self.function(kernel, partial(kernel_function, kernel)))
+            tiles[count] = dataclasses.replace(kernel, name=self.function(kernel, partial(kernel_function, kernel)))
         pitches = [row for _, _, row in tensors]
         choice = self.function(
-            (*tiles.values(), *pitches), lambda name: (choice_ir(name, tiles, self.sizes_of_blocks, pitches), set())
+            (*tiles.values(), *sizes, *pitches), lambda name: (choice_ir(name, tiles, sizes, pitches), set())
         )  # fmt: skip
         words = [f"{tensor}.data, {widen_index(offset)}" for tensor, offset, _ in tensors]
-        words += ["0", *(widen_index(self.numbers[number]) for number in numbers), widen_index("rows")]
+        words += ["0", *(widen_index(self.numbers[number]) for number in numbers), widen_index(rows)]
         self.text.line(f'T.evaluate(T.call_extern("void", "{choice}", {", ".join(words)}))')

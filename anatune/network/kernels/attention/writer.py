@@ -32,8 +32,8 @@ class HeadExpressions:
         The offsets of the queries, keys and values of the head.
     """
 
-    def __init__(self, kernel: AttentionKernel, task: str) -> None:
-        parts, heads = kernel.parts, kernel.heads
+    def __init__(self, kernel: AttentionKernel, task: str, parts: int = 1) -> None:
+        heads = kernel.heads
         self.whole = f"({task} // {parts})" if parts > 1 else task
         self.part = f"({task} % {parts})" if parts > 1 else "0"
         self.batch, self.head = f"({self.whole} // {heads})", f"({self.whole} % {heads})"
@@ -87,15 +87,23 @@ class AttentionWriter:
         open_kernel(
             text, self.name, "attention", shapes, {name: self.workers * size for name, size in self.sizes.items()}
         )
-        share = (self.tasks + self.workers - 1) // self.workers
-        is_uneven = is_run_time(share) or self.workers * share > self.tasks
-        with text.scope(
+        self.write_loops()
+        return str(text), module_ir(self.functions)
+
+    def write_loops(self) -> None:
+        """Write the loops over heads, or over parts of their queries."""
+        self.spread(self.tasks, lambda task: self.write(HeadExpressions(self.kernel, task, self.kernel.parts)))
+
+    def spread(self, tasks: int, write: Callable[[str], None]) -> None:
+        """Write loops over tasks, which the workers share; `write` writes the one of an index."""
+        share = (tasks + self.workers - 1) // self.workers
+        is_uneven = is_run_time(share) or self.workers * share > tasks
+        with self.text.scope(
             write_loop_head("worker", self.workers, parallel=self.workers > 1),
             f"for turn in range({share}):",
-            f"if worker * {share} + turn < {self.tasks}:" if is_uneven else "",
+            f"if worker * {share} + turn < {tasks}:" if is_uneven else "",
         ):
-            self.write(HeadExpressions(kernel, f"(worker * {share} + turn)"))
-        return str(text), module_ir(self.functions)
+            write(f"(worker * {share} + turn)")
 
     def write(self, head: HeadExpressions) -> None:
         """Write the computation of one head, or of a part of its queries."""
@@ -107,20 +115,15 @@ class AttentionWriter:
 
     def transpose_keys(self, start: str, turned_row: int, offset_of: Callable[[str], str]) -> None:
         """Write the transposition of a head's keys (keys, dim) to (dim, keys); `offset_of` maps vectors to offsets."""
-        name = self.function(
-            ("turning", turned_row), partial(write_transpose, self.lanes, self.kernel.dim, self.key_row, turned_row)
-        )
-        self.loop_over_keys(start, name, lambda vector: [("turned", offset_of(vector))])
-
-    def loop_over_keys(self, start: str, name: str, others: Callable[[str], list[tuple[str, str]]]) -> None:
-        """Write the calls of a function for the keys of a head; `others` gives a vector's other tensors."""
         keys, lanes = self.kernel.keys, self.lanes
+        name = self.function(
+            ("turning", turned_row), partial(write_transpose, lanes, self.kernel.dim, self.key_row, turned_row)
+        )
         numbers = [self.numbers["key_row"]] if "key_row" in self.numbers else []
         with self.text.scope(f"for v in range({(keys + lanes - 1) // lanes}):"):
             offset = write_affine([(start, 1), (f"v * {lanes}", self.kernel.places[1][3])])
-            emit_call(
-                self.text, name, [("key", offset), *others("v")], f"T.min({lanes}, {keys} - v * {lanes})", *numbers
-            )
+            places = [("key", offset), ("turned", offset_of("v"))]
+            emit_call(self.text, name, places, f"T.min({lanes}, {keys} - v * {lanes})", *numbers)
 
     def write_powers(self, rows: str, first: str, keys: int, head: HeadExpressions, *length: str) -> None:
         """Write the computation of powers, and of the factor of each row, from the scores of queries from `first` on.

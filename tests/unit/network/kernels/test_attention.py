@@ -76,10 +76,11 @@ def built(kernel, hardware, threads=1, lanes=None):
 
 
 def heads_of(kernel, number, array):
-    offset, _, size, *_ = kernel.places[number]
+    offset, _, size, _, group = kernel.places[number]
     operands = (kernel.dim, kernel.dim, kernel.value_dim)[number]
     rows = array.reshape(kernel.batch, -1, array.shape[1])
-    return np.stack([rows[..., offset + size * h : offset + size * h + operands] for h in range(kernel.heads)], axis=1)
+    starts = [offset + size * (head // group) for head in range(kernel.heads)]
+    return np.stack([rows[..., start : start + operands] for start in starts], axis=1)
 
 
 def exact(kernel, query, key, value, mask=None):

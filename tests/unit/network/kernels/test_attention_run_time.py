@@ -79,7 +79,7 @@ def built(kernel, hardware, threads=1):
         if kernel.shapes[0] == kernel.shapes[2] and kernel.places[0].offset != kernel.places[1].offset:
             arrays = arrays[:1] * 3
         masks = [] if mask is None else [mask]
-        got = call((operands.batch * operands.queries, 2 * operands.value_dim), *arrays, *masks, **symbols)
+        got = call((operands.batch * operands.queries, operands.heads * operands.value_dim), *arrays, *masks, **symbols)
         want = known.exact(operands, *arrays, mask)
         assert np.abs(got - want).max() <= known.BOUND * np.abs(want).max(), symbols
         return got
@@ -110,6 +110,25 @@ def test_one_query_reads_keys_where_they_lie(hardware):
     call = built(kernel, hardware)
     for keys in range(1, 40):
         call(batch=1 + keys % 2, keys=keys)
+
+
+@pytest.mark.parametrize(("group", "threads"), [(2, 1), (3, 1), (4, 2), (7, 1), (20, 1), (20, 3)])
+@pytest.mark.parametrize("queries", [1, QUERIES])
+def test_heads_that_share_keys_are_rows_of_one_query(hardware, queries, group, threads):
+    widths = (2 * group * 16, 32, 32)
+    places = tuple(
+        HeadLayout(0, length * width, 16, width, 1 if width > 32 else group)
+        for length, width in zip((queries, KEYS, KEYS), widths, strict=True)
+    )
+    kernel = kernel_of(hardware, 1, queries, KEYS, mask_rows=queries)
+    shapes = tuple(zip((queries, KEYS, KEYS), widths, strict=True))
+    kernel = dataclasses.replace(kernel, heads=2 * group, places=places, shapes=shapes)
+    program, _ = attention_program(kernel, "kernel", hardware.fp32_lanes, threads)
+    assert ("turn) * 20" in program) == (group == 20 and threads == 1)
+    call, random = built(kernel, hardware, threads), np.random.default_rng(0)
+    for keys, varying in ((1, 1), (19, 1), (50, 3), (33, 1), (40, 5)):
+        symbols = {"keys": keys, **({"queries": varying} if queries is QUERIES else {})}
+        call(random.standard_normal((at(kernel, **symbols).mask_rows, keys), np.float32), **symbols)
 
 
 @pytest.mark.parametrize(("queries", "keys"), [(QUERIES, 19), (13, KEYS), (7, 19)])

@@ -8,6 +8,8 @@ import pytest
 import anatune
 from anatune import api
 from anatune.measure.cpu.features import lacking_features
+from anatune.templates.scaled.model import ScaledModel
+from anatune.templates.scaled.program.program import program_of
 from anatune.templates.scaled.rules import product_of
 
 pytest.importorskip("tvm")
@@ -76,3 +78,17 @@ def test_activations_of_any_size_stay_numbers_and_what_is_none_is_seen():
     assert result[1] == pytest.approx(1e30, rel=1e-6 if product_of(workload, HOST).digit_bits == 16 else 129 * 2**-24)
     assert result[2] == pytest.approx(32e-30, rel=1e-3)
     assert np.isnan(result[3]).all()
+
+
+def test_prefetches_are_for_products_that_take_longer_than_their_weights():
+    """One row with one digit needs none; others prefetch as many bytes as arrive within the memory's latency."""
+    for name, bits, rows, ahead in (
+        ("xeon_8480", 4, 1, 0), ("xeon_8480", 8, 1, 0), ("xeon_8480", 4, 4, 2048), ("xeon_8480", 8, 16, 2048),
+        ("ryzen_7950x", 4, 4, 4096), ("epyc_7763", 4, 1, 2048), ("epyc_7763", 8, 1, 2048),
+    ):  # fmt: skip
+        workload = anatune.scaled_matmul(rows, 256, 64, dtype=f"float32xint{bits}", group=32)
+        space = ScaledModel(workload, anatune.hardware(name)).space
+        tiles = {"i": (max(1, rows // 4), min(rows, 4)), "j": (2,)}
+        text = program_of(space.schedule(tiles, 1)).llvm
+        assert ("call void @llvm.prefetch" in text) == bool(ahead), name
+        assert not ahead or f", i64 {ahead}\n" in text, name

@@ -9,6 +9,9 @@ from onnx import TensorProto, helper
 
 import anatune
 from anatune.errors import RunError, WorkloadError
+from anatune.network.compiling.memory import new_memory
+from anatune.network.compiling.sizes.called import shape_at
+from anatune.network.graph.summary import TensorSummary
 from tests.unit.network.compiling.decoders import WORDS, decoder, logits_of, weights_of
 from tests.wording import refuses
 
@@ -102,6 +105,31 @@ def test_state_of_one_size_is_the_result_of_the_call_before():
         assert np.array_equal(model.state["past"], [2 * times] * 4)
     assert [one.name for one in model.summary.inputs] == ["x"]
     assert "state: past 4" in model.report()
+
+
+@pytest.mark.parametrize("size", [4, 6000])  # of 6,000 the input is taken where it lies
+def test_state_is_not_memory_of_an_input(size):
+    last = small(helper.make_node("Identity", ["x"], ["present"]), held=[size], new=[size])
+    for value in (*last.graph.input, *last.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = size
+    model = anatune.compile(last, threads=1, state={"present": "past"})
+    x = new_memory(4 * size).view(np.float32)
+    for number in (1, 2, 3):
+        x[...] = number
+        model(x)
+        x[...] = 7
+        assert np.array_equal(model.state["past"], [number] * size)
+    (kept,) = model._state.tensors
+    model(x)
+    assert kept.numpy()[0] == number
+
+
+def test_sizes_are_sums_products_and_quotients():
+    tensor = TensorSummary("x", "float32", ("rows", "-2 + 3*rows + (rows + 1)//2", 5))
+    assert [shape_at(tensor, {"rows": rows}) for rows in (3, 4)] == [(3, 9, 5), (4, 12, 5)]
+    for size in ("rows + 1", "rows ** 2", "f(rows)"):
+        with refuses(RunError):
+            shape_at(TensorSummary("x", "float32", (size,)), {"other": 1})
 
 
 @pytest.mark.parametrize(
