@@ -21,8 +21,6 @@ from anatune.templates.cpu.program.prefetch import (
     FAR_BYTES,
     FEWEST_REPEATS,
     LINE_BYTES,
-    LINES_FURTHER,
-    MOST_LINES,
     PRODUCTS_A_FAR_LINE,
     new_lines,
 )
@@ -179,7 +177,7 @@ class Kernels:
                 group=nest.group.size if nest.group is not None else 1,
                 flips=nest.flips(layout.access) and not layout.is_copy,
                 used=self._used_elements(layout, steps),
-                ahead=self._rows_ahead(layout, parts, rows_axes, sizes),
+                ahead=self._rows_ahead(layout, parts, rows_axes, addresses(layout), sizes),
                 fresh=self._new_lines(layout, parts, addresses(layout), sizes),
                 stream=self._stream(layout, parts, sizes),
             )
@@ -261,6 +259,7 @@ class Kernels:
         layout: Strided | Slivers,
         parts: Mapping[str, CallGroup],
         rows_axes: Sequence[str],
+        rows: Sequence[int],
         sizes: Mapping[str, int],
     ) -> RowsAhead | None:
         """Return the rows to prefetch for the next call that reads other rows of an operand; None if there are none."""
@@ -274,11 +273,7 @@ class Kernels:
             return None
         step = math.prod(nest.unroll[0][-2:]) if len(nest.unroll) == 1 else nest.group.size if nest.group else 1
         if layout.loop_stride(nest.inner[0], sizes) == step and len(nest.unroll) <= 1:
-            per_line = LINE_BYTES // DTYPE_BYTES[layout.dtype]
-            if math.prod(count for _, count in pitches) * nest.inner[0].extent * step > MOST_LINES * per_line:
-                distance = LINES_FURTHER * per_line  # lines of the next call would be evicted before it runs
-            (pitch, count), *groups = pitches[::-1]
-            return RowsAhead(distance, pitch, count, groups[0][0] if groups else 0)
+            return RowsAhead(distance, tuple(sorted(set(rows))), level=2)
         return RowsAhead(distance) if pitches[-1][0] == 1 and len(pitches) == 1 else None
 
     def _distance(self, layout: Strided | Slivers, parts: Mapping[str, CallGroup], sizes: Mapping[str, int]) -> int:

@@ -28,16 +28,15 @@ class RowsAhead:
     ----------
     distance : int
         From the address of this call to that of the next one.
-    pitch, num_rows : int
-        Distance and number of equally spaced rows; 0 rows: neighbours in memory, one line for each step holds them.
-    group_pitch : int
-        From one such group of rows to the next.
+    rows : tuple of int
+        Distance of each row from the first one; empty: neighbours in memory, one line for each step holds them.
+    level : int
+        Level of the cache that receives them, 1 or 2.
     """
 
     distance: int
-    pitch: int = 0
-    num_rows: int = 0
-    group_pitch: int = 0
+    rows: tuple[int, ...] = ()
+    level: int = 1
 
 
 @dataclass(frozen=True)

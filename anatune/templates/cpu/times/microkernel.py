@@ -69,9 +69,11 @@ CpuRule = IntEnum("CpuRule", "microkernel_pairs microkernel_registers microkerne
 def _overlap(left: float, right: float) -> float:
     """Return the cycles of two kinds of work that overlap almost perfectly: ``(left^8 + right^8)^(1/8)``.
 
-    Work that needs as many load slots as multiply-add slots never fills both. Source: anatune tune on a Zen 4 virtual
-    machine, 512x1024x4096 in float32: 28 rows x 1 vector (29 loads for 28 multiply-adds) are 10 % slower than 6 x 4 (10
-    for 24); 14 x 2 (16 for 28) less than 1 % slower.
+    Work that needs as many load slots as multiply-add slots never fills both. Multiply-adds of just as many sums as
+    cover their latency never fill their slots either: each one that starts late delays all that follow it. Source:
+    anatune tune on a Zen 4 virtual machine, 512x1024x4096 in float32: 28 rows x 1 vector (29 loads for 28
+    multiply-adds) are 10 % slower than 6 x 4 (10 for 24); 14 x 2 (16 for 28) less than 1 % slower. AVX2 (two
+    multiply-adds a cycle, of four cycles), 196x1024x512: 4 x 2 reach 106 GFLOP/s, 6 x 2 reach 112.
     """
     left *= left
     left *= left
@@ -112,8 +114,8 @@ def step_one(
 ) -> tuple[float, float, float, float, float, float]:
     """Return the cycles of one reduction step and its parts.
 
-    ``step = max(acc / fma, loads / load_ports and instructions / issue_width together, fma_latency)``: rows + vectors
-    loads compete with rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
+    acc / fma, loads / load_ports, instructions / issue_width and fma_latency overlap (`_overlap`): rows + vectors loads
+    compete with rows * vectors multiply-adds. Source: [BLIS-model] Sec. 4.1 (accumulators >= latency * units).
     The units that multiply are some of those that all vector instructions share, including conversions of loaded
     vectors.
 
@@ -144,7 +146,7 @@ def step_one(
     latency = cpu.fma_latency * reduces
     separate = loads - (broadcast if _folds(cpu, accumulators, broadcast) else 0.0)
     issue = (operations + separate + cpu.loop_instructions / unroll) * (1.0 / cpu.issue_width)
-    step = max(_overlap(_overlap(fma, load), issue), latency)
+    step = _overlap(_overlap(_overlap(fma, load), issue), latency)
     # spilled: every accumulator is loaded and stored in each step
     reloaded = loads + accumulators if held > cpu.held_share * cpu.registers else loads
     spilled = max(accumulators * (1.0 / cpu.stores), (reloaded + accumulators) * (1.0 / cpu.loads))

@@ -34,15 +34,16 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
     line = LINE_BYTES // size
     # rows of V that do not stay in L1 from one sliver to the next are prefetched
     rows_stay = layout.rows * layout.depth <= MOST_LINES * line
+    rows = tuple(row * layout.data_row for row in range(layout.rows))
     tiles = TileOperand(
         dtype=dtype,
         lane_stride=0,
-        rows=tuple(row * layout.data_row for row in range(layout.rows)),
+        rows=rows,
         loops=(layout.unroll,),
         steps=tuple(steps),
         masked=False,
         group=group,
-        ahead=None if rows_stay else RowsAhead(LINES_FURTHER * line, layout.data_row, layout.rows),
+        ahead=None if rows_stay else RowsAhead(LINES_FURTHER * line, rows),
     )
     # transformed weights that do not fit L2 come from beyond it each time they are read
     are_streamed = layout.weight_size * size > hardware.l2.size_bytes

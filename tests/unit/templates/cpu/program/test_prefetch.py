@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
+
+import pytest
 
 import pytest
 
@@ -65,18 +68,30 @@ def test_a_short_reduction_asks_for_each_line_of_its_result_once():
     assert len(spread.lines) <= spread.each * math.prod(kernel.trips) < len(spread.lines) + math.prod(kernel.trips)
 
 
-def distance_of(depth: int) -> int:
-    """Return how far ahead a matmul of tiles of 8 rows and `depth` steps asks for rows of A."""
+def rows_ahead(unroll: int, depth: int = 128) -> tuple[int, str]:
+    """Return how far ahead a matmul of tiles of 8 rows asks for rows of A, and its code."""
     space = anatune.space(anatune.matmul(64, 64, depth), anatune.hardware("intel_xeon_8480"))
-    tiles = {"i": (1, 1, 1, 8, 8), "j": (1, 1, 1, 2, 32), "k": (1, 1, depth, 1)}
-    ahead = program_of(space.schedule(tiles)).kernels[0].operands[0].ahead
+    tiles = {"i": (1, 1, 1, 8, 8), "j": (1, 1, 1, 2, 32), "k": (1, 1, depth // unroll, unroll)}
+    program = program_of(space.schedule(tiles))
+    ahead = program.kernels[0].operands[0].ahead
     assert ahead is not None
-    return ahead.distance
+    return ahead.distance, program.llvm
 
 
-def test_rows_longer_than_the_cache_holds_are_asked_for_as_they_are_read():
-    assert distance_of(128) == 8 * 128  # the next call's
-    assert distance_of(1024) == 2 * 16
+@pytest.mark.parametrize("depth", [128, 1024])
+def test_rows_of_the_next_call_are_asked_for_as_far_as_l2(depth):
+    distance, llvm = rows_ahead(16, depth)
+    assert distance == 8 * depth
+    assert llvm.count("i32 0, i32 2, i32 1") == 8  # rows of one line each
+
+
+@pytest.mark.parametrize(("unroll", "prefetches"), [(1, 1), (4, 2), (8, 4), (32, 16)])
+def test_a_line_of_a_row_is_asked_for_once_while_a_line_is_read(unroll, prefetches):
+    _, llvm = rows_ahead(unroll)
+    assert llvm.count("i32 0, i32 2, i32 1") == prefetches
+    tables = re.findall(r"_ahead0 = private unnamed_addr constant \[\d+ x i64\] \[(.*)\]", llvm)
+    entries = [int(entry.split()[1]) for entry in tables[0].split(",")] if tables else []
+    assert set(entries) == ({row * 128 for row in range(8)} if unroll < 16 else set())
 
 
 def streaming(depth: int) -> Schedule:
@@ -119,8 +134,9 @@ def test_what_stays_in_the_l2_cache_is_not_asked_for():
 
 
 def test_lines_of_a_stream_are_spread_over_the_steps():
-    assert "i32 0, i32 2, i32 1" in program_of(streaming(512)).llvm  # as far as L2
-    assert "i32 0, i32 2, i32 1" not in program_of(streaming(64)).llvm
+    """Each of two microkernels also asks for rows of A."""
+    counts = [program_of(streaming(depth)).llvm.count("i32 0, i32 2, i32 1") for depth in (512, 64)]  # as far as L2
+    assert counts == [2 + 2, 2]
 
 
 def test_calls_of_all_sizes_read_a_block_before_the_next_one_is_read():
