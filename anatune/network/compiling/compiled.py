@@ -78,6 +78,8 @@ class CompiledModel:
         As given.
     code : ndarray
         Content of the library's file.
+    weights_file : WeightsFile, optional
+        The cache's file with the weights.
 
     Raises
     ------
@@ -101,6 +103,7 @@ class CompiledModel:
     ) -> None:
         self.summary, self._lock = summary, new_lock()
         self.memory, self._library, self._is_cached = memory, library, is_cached
+        self.weights_file: folder.WeightsFile | None = None
         try:
             self.code = map_file(library)  # can be saved even after its file is removed
         except OSError as error:
@@ -294,7 +297,7 @@ class CompiledModel:
 
     def to_saved_model(self) -> folder.SavedModel:
         """Return the files and the summary that a folder stores of the model."""
-        return folder.SavedModel(self.summary, self._library, self.code, self.memory)
+        return folder.SavedModel(self.summary, self._library, self.code, self.memory, self.weights_file)
 
     def _allocate_inputs(self) -> list[tuple[Array, tvm.runtime.Tensor]]:
         """Return arrays for the inputs and TVM's tensors of them; [] if an input is large or its size varies."""
