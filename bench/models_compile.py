@@ -28,14 +28,15 @@ _STAGES = ("first", "changed", "again")
 
 
 def changed(source: Path, target: Path) -> None:
-    """Write an ONNX model with one number changed in its last weight."""
+    """Write an ONNX model with one number changed in its largest weight; BERT's last one is too large to add 1."""
     import onnx
 
     model = onnx.load(str(source))
     weights = [one for one in model.graph.initializer if one.data_type == onnx.TensorProto.FLOAT]
-    array = onnx.numpy_helper.to_array(weights[-1]).copy()
+    weight = max(weights, key=lambda one: len(one.raw_data))
+    array = onnx.numpy_helper.to_array(weight).copy()
     array.flat[0] += np.float32(1)
-    weights[-1].CopyFrom(onnx.numpy_helper.from_array(array, weights[-1].name))
+    weight.CopyFrom(onnx.numpy_helper.from_array(array, weight.name))
     onnx.save(model, str(target))
 
 

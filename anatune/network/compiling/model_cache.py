@@ -26,10 +26,12 @@ from anatune.core.hardware.spec import HardwareSpec
 from anatune.decoding import from_json
 from anatune.disk_cache import DiskCache, sources_of, versions_of
 from anatune.errors import AnatuneError, BuildError
-from anatune.files import open_file, scratch_folder
+from anatune.files import open_file, replace_file, scratch_folder
 from anatune.measure.cpu.features import lacking_features, processor_flags
 from anatune.model.learned.corrections import digest_of_cards
 from anatune.network.compiling.compiled import CompiledModel
+from anatune.network.compiling.folder import WeightsFile, digest_of
+from anatune.network.compiling.memory import map_file
 from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.targets import make_compiled_model
 from anatune.network.graph.summary import ModelSummary
@@ -47,8 +49,8 @@ _PIECE_BYTES = 1 << 18
 _LOCATION = b"location"
 """The key of the name of an external weights file in an ONNX file."""
 _Stamp: TypeAlias = tuple[int, int, int, int]
-_LENGTHS = struct.Struct("<3Q")
-"""Lengths of weights, library and summary in bytes, at the end of an entry."""
+_END = struct.Struct("<Q32s")
+"""The end of an entry, behind the library and the summary: the library's size in bytes, and the weights' digest."""
 
 
 class ModelCache:
@@ -84,33 +86,54 @@ class ModelCache:
 
     def read(self) -> CompiledModel | None:
         """Return the model that an equal call compiled; None if there is none, or if it is damaged."""
-        content = None if self._key is None else self._disk.open_mapped(self._key)
-        if content is None or len(content) < _LENGTHS.size:
+        content = None if self._key is None else self._disk.read(self._key)
+        if content is None or len(content) < _END.size:
             return None
-        weights, library, _ = _LENGTHS.unpack(content[-_LENGTHS.size :])
+        code_size, digest = _END.unpack(content[-_END.size :])
         try:
-            summary = from_json(bytes(content[weights + library : -_LENGTHS.size]), ModelSummary)
+            summary = from_json(content[code_size : -_END.size], ModelSummary)
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return None
         if lacking_features(summary.features):
             return None
-        memory = np.frombuffer(content[:weights], np.uint8)
         folder = scratch_folder(BuildError)
         try:
+            weights_path = self._weights_path(digest.hex())
+            os.utime(weights_path)  # marks it as used now
+            memory = map_file(weights_path)
+            modified_ns = weights_path.stat().st_mtime_ns
+            if digest_of(memory) != digest.hex():
+                raise OSError
             path = folder / "model.so"
-            path.write_bytes(content[weights : weights + library])
-            return make_compiled_model(summary, path, memory, folder, is_cached=True)
+            path.write_bytes(content[:code_size])
+            model = make_compiled_model(summary, path, memory, folder, is_cached=True)
         except (OSError, AnatuneError):
             shutil.rmtree(folder, ignore_errors=True)
             return None
+        model.weights_file = WeightsFile(weights_path, digest.hex(), modified_ns)
+        return model
 
     def write(self, model: CompiledModel) -> None:
         """Store a compiled model, unless the model's file has changed in the meantime."""
-        if self._key is not None and all(_stamp_now(file) == stamp for file, stamp in self._stamps.items()):
-            weights, code = model.memory.data, model.code.data
-            summary = msgspec.json.encode(model.summary)
-            lengths = _LENGTHS.pack(len(weights), len(code), len(summary))
-            self._disk.write(self._key, weights, code, summary, lengths)
+        if self._key is None or any(_stamp_now(file) != stamp for file, stamp in self._stamps.items()):
+            return
+        if model.memory.size > self._disk.most_bytes:
+            return
+        digest, code = digest_of(model.memory), model.code.data
+        weights_path = self._weights_path(digest)
+        try:
+            weights_path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(weights_path, (model.memory.data,))
+            model.weights_file = WeightsFile(weights_path, digest, weights_path.stat().st_mtime_ns)
+        except OSError:
+            return
+        end = _END.pack(len(code), bytes.fromhex(digest))
+        self._disk.write(self._key, code, msgspec.json.encode(model.summary), end)
+
+    def _weights_path(self, digest: str) -> Path:
+        """Return the path of weights with a digest; models of equal weights share the file."""
+        assert self._disk.folder is not None
+        return self._disk.folder / digest[:2] / f"{digest}.weights"
 
 
 def _key(

@@ -33,7 +33,7 @@ from anatune.network.graph.nodes import (
 from anatune.network.graph.operators import DEQUANTIZE, PRODUCTS, PUT, QUANTIZE
 from anatune.network.graph.products import workload_of
 from anatune.network.graph.state import StatePair
-from anatune.network.relax.kernels import ModelKernel, Packer
+from anatune.network.relax.kernels import ModelKernel, Packer, sizes_of_concatenation
 from anatune.network.relax.ranges import Ranges
 from anatune.network.relax.rest.legalising import element_call
 
@@ -280,7 +280,8 @@ class _RelaxWriter:
             for value in node.arguments
             if isinstance(value, Value)
         ]
-        operands += [self.symbols[symbol] for symbol in self.kernels[node].symbols]
+        sizes = {name: self.tvm.tirx.const(size, "int64") for name, size in sizes_of_concatenation(node).items()}
+        operands += [{**self.symbols, **sizes}[symbol] for symbol in self.kernels[node].symbols]
         results = self.type_of(node.type)
         if node.op == PUT:
             return self.relax.op.call_tir_inplace(function, self.relax.Tuple(operands), [0], results)

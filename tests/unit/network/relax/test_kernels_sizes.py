@@ -11,7 +11,7 @@ from anatune.network.graph.nodes import Graph, Input, Node, TensorType
 from anatune.network.graph.operators import CONCAT, LAYER_NORM, SOFTMAX
 from anatune.network.relax.building import build_library
 from anatune.network.relax.kernels import write_unplanned
-from anatune.network.relax.writing import WrittenModel
+from anatune.network.relax.writing import WrittenModel, write_model
 
 tvm = pytest.importorskip("tvm")
 
@@ -65,3 +65,27 @@ def test_one_module_serves_all_sizes(op):
         known = np.zeros((sizes["batch"], sizes["tokens"]), np.float32)
         got = run(*map(tvm.runtime.tensor, [*arrays, known])).numpy()
         assert np.abs(got - meaning(*(array.astype(np.float64) for array in arrays))).max() <= 1e-6
+
+
+@pytest.mark.parametrize("count", [7, 8])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_concatenations_share_a_kernel(count, threads):
+    random, hardware = np.random.default_rng(2), api.hardware("host")
+    shapes = [(1, 1, 1), (3, 64, 16), (5, 15, 17), (1, 70, 2), (49, 128, 33), (700, 48, 80), (2, 63, 65), (9, 16, 5)]
+    pairs = [
+        [Input(f"x{row}_{width}", TensorType((row, width), "float32")) for width in widths] for row, *widths in shapes
+    ]
+    nodes = [
+        Node(CONCAT, tuple(pair), TensorType((row, left + right), "float32"), {})
+        for pair, (row, left, right) in zip(pairs[-count:], shapes[-count:], strict=True)
+    ]
+    thrice = Node(CONCAT, (*nodes[0].arguments, nodes[0].arguments[1]), TensorType((3, 80 + 16), "float32"), {})
+    nodes += [thrice] if count < len(shapes) else []
+    inputs = [one for pair in pairs[-count:] for one in pair]
+    kernels = write_unplanned(graph := Graph(inputs, nodes, is_tuple=True), hardware, threads)
+    assert len({kernel.name for kernel in kernels.values()}) == (count + 1 if count < len(shapes) else 1)
+    arrays = [random.integers(-99, 99, one.type.shape).astype(np.float32) for one in inputs]
+    run = main_of(build_library(write_model(graph, kernels, list), target_of(hardware), threads))
+    values = dict(zip(inputs, arrays, strict=True))
+    for got, node in zip(run(*map(tvm.runtime.tensor, arrays)), nodes, strict=True):
+        np.testing.assert_array_equal(got.numpy(), np.concatenate([values[one] for one in node.arguments], 1))
