@@ -17,13 +17,7 @@ from anatune.errors import BuildError
 from anatune.templates.cpu.program.layout import Slivers, Strided, SumsOfSlivers, TensorLayout, layout_of
 from anatune.templates.cpu.program.nest import CallGroup, LoopNest, nest_of
 from anatune.templates.cpu.program.padding import Skip, border_parts, skipped_products, skips_of
-from anatune.templates.cpu.program.prefetch import (
-    FAR_BYTES,
-    FEWEST_REPEATS,
-    LINE_BYTES,
-    PRODUCTS_A_FAR_LINE,
-    new_lines,
-)
+from anatune.templates.cpu.program.prefetch import FAR_BYTES, FEWEST_REPEATS, LINE_BYTES, PRODUCTS_A_FAR_LINE, new_lines
 from anatune.templates.cpu.program.register_tile import (
     EpilogueOperand,
     Microkernel,

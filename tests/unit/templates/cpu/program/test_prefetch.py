@@ -7,8 +7,6 @@ import re
 
 import pytest
 
-import pytest
-
 import anatune
 from anatune.core.schedule import Schedule
 from anatune.templates.cpu.program.kernels import Kernels
