@@ -162,10 +162,8 @@ class CompiledModel:
             outputs = [result] if hasattr(result, "copyto") else result[:]
             addresses = {tensor.data_ptr() for tensor in tensors}
             if count := len(self.summary.state):
-                outputs, new_state = outputs[:-count], outputs[-count:]
-                for index, tensor in enumerate(new_state):
-                    if tensor.data_ptr() in addresses:
-                        new_state[index] = tensor.copyto(tensor.device)
+                new_state = [one.copyto(one.device) if one.data_ptr() in addresses else one for one in outputs[-count:]]
+                outputs = outputs[:-count]
                 addresses.update(tensor.data_ptr() for tensor in new_state)
                 self._state.keep_results(new_state, sizes_after)
             for index, tensor in enumerate(outputs):  # models may return views of inputs, weights, state or each other
