@@ -37,8 +37,8 @@ _MOST_WAITING = 6
 (Zen 4; Golden Cove: 97), which are those of as many lines as a core fetches at once (24; 16). Prefetches only take
 places of such loads, and the hardware follows the rows of weights.
 
-Source: Zen 4, shares of the reading rate with prefetches and without: one row with one digit, 4-bit weights 85 to 90 %,
-95 to 99 %; 8-bit weights 83 to 98 %, 92 to 110 %; but four rows, 4 bits: 80 %, 61 %.
+Source: Zen 4, shares of the reading rate with prefetches and without: one row with one digit, 4-bit weights 81 to 92 %,
+94 to 101 %; 8-bit weights 83 to 101 %, 92 to 114 %; but four rows, 4 bits: 80 %, 61 %.
 """
 _FENCED = 3
 """Least number of sums for which LLVM must not reorder additions. It would hold more numbers than there are
