@@ -76,8 +76,8 @@ class CompiledModel:
         As given.
     code : ndarray
         Content of the library's file.
-    weights_file : WeightsFile, optional
-        The cache's file with the weights.
+    weights_digest : str, optional
+        The digest of the weights (`folder.digest_of`), if it is known.
 
     Raises
     ------
@@ -101,7 +101,7 @@ class CompiledModel:
     ) -> None:
         self.summary, self._lock = summary, new_lock()
         self.memory, self._library, self._is_cached = memory, library, is_cached
-        self.weights_file: folder.WeightsFile | None = None
+        self.weights_digest: str | None = None
         try:
             self.code = map_file(library)  # can be saved even after its file is removed
         except OSError as error:
@@ -297,7 +297,7 @@ class CompiledModel:
 
     def to_saved_model(self) -> folder.SavedModel:
         """Return the files and the summary that a folder stores of the model."""
-        return folder.SavedModel(self.summary, self._library, self.code, self.memory, self.weights_file)
+        return folder.SavedModel(self.summary, self._library, self.code, self.memory, self.weights_digest)
 
     def _copy_inputs(self, inputs: Sequence[object], frame: Frame) -> _Tensors:
         """Return inputs copied into the frame's own tensors; [] if the inputs need the full checks."""

@@ -14,7 +14,6 @@ import io
 import os
 import platform
 import re
-import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -32,9 +31,7 @@ from anatune.measure.cpu.features import lacking_features
 from anatune.network.compiling.memory import Memory, map_file
 from anatune.network.graph.summary import Division, ModelSummary
 
-__all__ = [
-    "FORMAT", "SavedModel", "WeightsFile", "check_place", "check_processor", "digest_of", "read", "stamp", "write",
-]  # fmt: skip
+__all__ = ["FORMAT", "SavedModel", "check_place", "check_processor", "digest_of", "read", "stamp", "write"]
 
 FORMAT = 3
 """Version of the folder's format; it grows with every change of the files' content."""
@@ -85,46 +82,17 @@ class _FolderContents(_CompiledPart, frozen=True, forbid_unknown_fields=True):
     division: Division | None = None
 
 
-class WeightsFile(NamedTuple):
-    """A file with a model's weights: its path, the digest (`digest_of`) and the date that it had when it was hashed."""
-
-    path: Path
-    digest: str
-    modified_ns: int = 0
-
-    def link(self, path: Path) -> bool:
-        """Make a path another name of the file, at once.
-
-        Return False if that cannot be, as on another file system, or if the file may have changed.
-        """
-        scratch = path.parent / f".anatune-{secrets.token_hex(8)}.part"
-        try:
-            os.link(self.path, scratch)
-            is_same = scratch.stat().st_mtime_ns == self.modified_ns
-            if is_same:
-                os.replace(scratch, path)
-            scratch.unlink(missing_ok=True)  # `os.replace` keeps both names if they are of one file already
-        except OSError:
-            return False
-        return is_same
-
-
 class SavedModel(NamedTuple):
     """A model, or one of its compiled parts, as a folder stores it.
 
-    `code` is the content of the library's file. If a file with the weights is known, the folder gets a link to it.
+    `code` is the content of the library's file. `weights_digest` is the weights' digest (`digest_of`), if it is known.
     """
 
     summary: ModelSummary
     library: Path
     code: Memory
     weights: Memory
-    weights_file: WeightsFile | None = None
-
-    @property
-    def weights_digest(self) -> str:
-        """The digest of the weights."""
-        return digest_of(self.weights) if self.weights_file is None else self.weights_file.digest
+    weights_digest: str | None = None
 
 
 def write(
@@ -149,17 +117,16 @@ def write(
         The folder cannot be written, or contains something else.
     """
     path = Path(os.path.abspath(path))
-    first, *others = [_CompiledPart(digest_of(one.code), one.weights_digest, one.summary) for one in models]
+    first, *others = [
+        _CompiledPart(digest_of(one.code), one.weights_digest or digest_of(one.weights), one.summary) for one in models
+    ]
     onnx_digests = tuple(digest_of(np.frombuffer(content, np.uint8)) for content in onnx)
     contents = _FolderContents(first.library, first.weights, first.model, tuple(others), onnx_digests, division)
     raw = msgspec.json.format(msgspec.json.encode(contents), indent=1)
     file = msgspec.json.encode(_SummaryFile(FORMAT, hashlib.sha256(raw).hexdigest(), msgspec.Raw(raw)))
     files: dict[str, bytes | memoryview] = dict(zip(map(_onnx_name, onnx_digests), onnx, strict=True))
-    weights_files: dict[str, WeightsFile] = {}
     for (library, memory), model in zip([part.names for part in (first, *others)], models, strict=True):
         files |= {library: model.code.data, memory: model.weights.data}
-        if model.weights_file is not None:
-            weights_files[memory] = model.weights_file
     files[_SUMMARY] = file  # it has to be the last one
     check_place(path)
     try:
@@ -170,8 +137,7 @@ def write(
             files_before, stamp_before = (_model_files(path, os.listdir(path)), stamp(path))  # later files are not ours
             try:
                 for name, content in files.items():
-                    if name not in weights_files or not weights_files[name].link(path / name):
-                        replace_file(path / name, (content,))
+                    replace_file(path / name, (content,))
             finally:  # keep one model: the previous one while the summary is still its own
                 kept_files = files_before if stamp(path) == stamp_before else {*files}
                 for name in (files_before | {*files}) - kept_files:

@@ -8,6 +8,7 @@ whose kernels are measured, are not cached here; their plans and kernels are (`c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -30,7 +31,7 @@ from anatune.files import open_file, replace_file, scratch_folder
 from anatune.measure.cpu.features import lacking_features, processor_flags
 from anatune.model.learned.corrections import digest_of_cards
 from anatune.network.compiling.compiled import CompiledModel
-from anatune.network.compiling.folder import WeightsFile, digest_of
+from anatune.network.compiling.folder import digest_of
 from anatune.network.compiling.memory import map_file
 from anatune.network.compiling.request import CompileRequest
 from anatune.network.compiling.targets import make_compiled_model
@@ -99,9 +100,9 @@ class ModelCache:
         folder = scratch_folder(BuildError)
         try:
             weights_path = self._weights_path(digest.hex())
-            os.utime(weights_path)  # marks it as used now
+            with contextlib.suppress(OSError):
+                os.utime(weights_path)  # marks it as used now
             memory = map_file(weights_path)
-            modified_ns = weights_path.stat().st_mtime_ns
             if digest_of(memory) != digest.hex():
                 raise OSError
             path = folder / "model.so"
@@ -110,21 +111,21 @@ class ModelCache:
         except (OSError, AnatuneError):
             shutil.rmtree(folder, ignore_errors=True)
             return None
-        model.weights_file = WeightsFile(weights_path, digest.hex(), modified_ns)
+        model.weights_digest = digest.hex()
         return model
 
     def write(self, model: CompiledModel) -> None:
         """Store a compiled model, unless the model's file has changed in the meantime."""
         if self._key is None or any(_stamp_now(file) != stamp for file, stamp in self._stamps.items()):
             return
-        if model.memory.size > self._disk.most_bytes:
+        if model.memory.size + model.code.size > self._disk.most_bytes:
             return
         digest, code = digest_of(model.memory), model.code.data
+        model.weights_digest = digest
         weights_path = self._weights_path(digest)
         try:
             weights_path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(weights_path, (model.memory.data,))
-            model.weights_file = WeightsFile(weights_path, digest, weights_path.stat().st_mtime_ns)
         except OSError:
             return
         end = _END.pack(len(code), bytes.fromhex(digest))
