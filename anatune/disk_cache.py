@@ -10,14 +10,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
-import mmap
 import os
 from collections.abc import Iterable
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
 
-from anatune.files import open_file, replace_file
+from anatune.files import read_file, replace_file
 
 _KEPT_SHARE = 0.8
 """Share of the size limit that remains after a cleaning, so that not every new entry triggers one."""
@@ -103,18 +102,12 @@ class DiskCache:
 
     def read(self, key: str) -> bytes | None:
         """Return the content stored under `key` (hexadecimal digits), or None if there is none or it is damaged."""
-        content = self.open_mapped(key)
-        return None if content is None else bytes(content)
-
-    def open_mapped(self, key: str) -> memoryview | None:
-        """Return the same as a memory-mapped view of the file, which stays valid when the entry is removed."""
         if self.folder is None:
             return None
         path = self._path(self.folder, key)
         try:
-            with open_file(path, self.most_bytes + _DIGEST_BYTES) as stream:  # does not block if it is a pipe
-                content = memoryview(mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY))
-        except (OSError, ValueError):  # an empty file cannot be mapped
+            content = read_file(path, self.most_bytes + _DIGEST_BYTES)  # does not block if it is a pipe
+        except OSError:
             return None
         payload = content[_DIGEST_BYTES:]
         if content[:_DIGEST_BYTES] != self._digest(key, (payload,)):

@@ -126,7 +126,7 @@ def main() -> None:
     shapes = ({1: tokens}, tuple({2: held} for _ in range(count)))
     pairs = {f"output{number + 1}": f"past_{number}" for number in range(count)}
     began = time.process_time()
-    one = anatune.compile(module, inputs(7, 9), dynamic_shapes=shapes, hw=asked.hw, threads=1, state=pairs)
+    ranged = anatune.compile(module, inputs(7, 9), dynamic_shapes=shapes, hw=asked.hw, threads=1, state=pairs)
     print(f"one model: {time.process_time() - began:.0f} CPU s to compile")
     places = [(asked.prompt, 0)]
     places += [(1, int(at)) for at in np.linspace(asked.prompt, most - 1, asked.places)]
@@ -141,9 +141,9 @@ def main() -> None:
             began = time.process_time()
             single = _prompt_alone(module, given, asked.hw)
         compile_s = time.process_time() - began
-        one.reset()
-        one.state = {name: array.numpy() for name, array in zip(pairs.values(), given[1:], strict=True)}
-        ratio, own_s, other_s = ratio_of(one.prepared(given[0]), single, asked.rounds)
+        ranged.reset()
+        ranged.state = {name: array.numpy() for name, array in zip(pairs.values(), given[1:], strict=True)}
+        ratio, own_s, other_s = ratio_of(ranged.prepared(given[0]), single, asked.rounds)
         what = f"step with {at} held" if at else f"prompt of {count_now}"
         print(f"{what}: {ratio:.3f} of the time alone (least {own_s * 1e3:.2f}, {other_s * 1e3:.2f} ms); "
               f"alone {compile_s:.0f} CPU s to compile")  # fmt: skip

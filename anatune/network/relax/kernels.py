@@ -46,8 +46,8 @@ KERNEL = "anatune.kernel"
 """Attribute that marks a function as a kernel of anatune's, which TVM's passes leave unchanged."""
 _MOST_NEST_ROWS = 256
 """Rows that one loop nest of a product with any number of rows computes."""
-_MANY = 8
-"""Different concatenations of as many parts from which on they share a kernel that takes their sizes in each call.
+_FEWEST_SHARED = 8
+"""Fewest different concatenations of as many parts that share a kernel, which takes their sizes in each call.
 
 A kernel takes 40 ms to compile (Zen 4, 2026-11). DenseNet-121 has 58 concatenations, and is as fast with one kernel.
 """
@@ -216,7 +216,7 @@ def list_unplanned(graph: Graph) -> dict[Node, tuple[str, _KernelAndWriter]]:
             )
         group = kernels_by_group.setdefault("rows" if operator.word == "rows" else "others", {})
         kernel, program = operator.kernel_of(node)
-        if node.op == CONCAT and counts[len(node.arguments)] >= _MANY and not _has_varying_size(node):
+        if node.op == CONCAT and counts[len(node.arguments)] >= _FEWEST_SHARED and not _has_varying_size(node):
             rows, *widths = (Size.symbol(name, size) for name, size in sizes_of_concatenation(node).items())
             kernel = replace(kernel, outer=rows, lengths=tuple(widths))
         name = f"anatune_{operator.word}_{len(group)}_{kernel.kind}"
@@ -225,8 +225,11 @@ def list_unplanned(graph: Graph) -> dict[Node, tuple[str, _KernelAndWriter]]:
 
 
 def sizes_of_concatenation(node: Node) -> dict[str, int]:
-    """Return the sizes that the kernel of many concatenations takes, by the names of its symbols."""
-    if node.op != CONCAT:
+    """Return the sizes that the kernel of many concatenations takes, by the names of its symbols.
+
+    Concatenations whose sizes vary have kernels of their own, which take the model's symbols.
+    """
+    if node.op != CONCAT or _has_varying_size(node):
         return {}
     widths = {f"concat_width{number}": tensor_type(part).shape[1] for number, part in enumerate(node.arguments)}
     return {"concat_rows": tensor_type(node).shape[0], **widths}

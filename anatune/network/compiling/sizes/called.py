@@ -21,9 +21,9 @@ from anatune.network.graph.summary import ModelSummary, StateSummary, TensorSumm
 from anatune.network.graph.torch.arrays import any_array
 from anatune.untyped import tvm
 
-_OPERATIONS = {ast.Add: operator.add, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
-
 __all__ = ["ModelState", "check_size", "fit_state_sizes", "shape_at", "sizes_of"]
+
+_OPERATIONS = {ast.Add: operator.add, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv}
 
 
 def shape_at(tensor: TensorSummary, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -74,7 +74,7 @@ class Extents:
         """Return the number of calls of a part; "" for one call."""
         return str(part.count) if part.count > 1 else ""
 
-    def is_once(self, axes: Collection[str]) -> str:
+    def one_pass(self, axes: Collection[str]) -> str:
         """Return the condition that loops along `axes`, which have several iterations here, have one."""
         return NEVER if axes else ALWAYS
 
@@ -221,9 +221,9 @@ class RunTimeExtent(Extents):
     def _num_calls(self) -> str:
         return _CALLS if self.most > 1 else EXTENT if self.piece is None else _OWN
 
-    def is_once(self, axes: Collection[str]) -> str:
+    def one_pass(self, axes: Collection[str]) -> str:
         """Return the condition that loops have one iteration; along the axis it depends on the extent."""
-        return f"{self._num_calls} == 1" if {*axes} == {self.axis} else super().is_once(axes)
+        return f"{self._num_calls} == 1" if {*axes} == {self.axis} else super().one_pass(axes)
 
     def start(self, axis: str, call: str, size: int) -> tuple[str, int]:
         """Return the first element of a call; along the axis the expression counts single elements."""

@@ -59,7 +59,8 @@ class Kernels:
     steps : list of (str, TensorLayout or None)
         Fused steps, with the layout of the operand if the step has one.
     run_time_axis : str
-        Axis whose extent is known at run time; "": none. There may be no next call along it, so none prefetches for it.
+        Axis whose extent is known at run time; "": none. A call does not prefetch for a next one along it, which may
+        not exist.
 
     Raises
     ------
@@ -131,7 +132,7 @@ class Kernels:
         axes = [loop.axis for loop in self.nest.inner]
         return tuple(sorted((axes.index(skip.window), skip) for skip in self._skips if not skip.is_static))
 
-    def rereading_axes(self) -> set[str]:
+    def list_rereading_axes(self) -> set[str]:
         """Return the axes whose loops read constants from beyond L2 again; all axes if there are no such constants."""
         packed = [layout for layout in self.layouts if layout.access.tensor in self._packed_ahead]
         slivers = [layout for layout in packed if isinstance(layout, Slivers)]
@@ -329,7 +330,7 @@ class Kernels:
         vectors_a_line = LINE_BYTES / (nest.lanes * layout.group * element)
         rows = math.prod(sizes[axis] for axis in sizes if not layout.access.uses(axis))
         if count < FEWEST_REPEATS:
-            if self.rereading_axes() or rows * vectors_a_line < PRODUCTS_A_FAR_LINE:
+            if self.list_rereading_axes() or rows * vectors_a_line < PRODUCTS_A_FAR_LINE:
                 return None
             return Stream(-(-block * element // LINE_BYTES), FAR_BYTES // element, {})
         lines = -(-block * element // (LINE_BYTES * count))

@@ -26,7 +26,6 @@ __all__ = [
     "FAR_BYTES",
     "FEWEST_REPEATS",
     "LINES_AT_ONCE",
-    "LINES_FURTHER",
     "LINE_BYTES",
     "MOST_LINES",
     "PRODUCTS_A_FAR_LINE",
@@ -59,8 +58,6 @@ LINES_AT_ONCE = 12
 """Most lines that are prefetched at once: the fill buffers of a Skylake (Zen 4: 24)."""
 _LEAST_RUNS = 4
 """Least number of separate runs of neighbouring lines that the hardware prefetcher cannot follow."""
-LINES_FURTHER = 2
-"""Lines by which long rows are prefetched ahead of their use: 32 steps of float32, more cycles than a load from L3."""
 MOST_LINES = 256
 """Most lines of the next tile that stay in the L1 cache until it is used: half of 32 KiB."""
 _MOST_OFFSETS = 1 << 20
@@ -124,11 +121,8 @@ def prefetch_stream(code: LlvmCode, kernel: Microkernel, operand: int, base: str
     iterations = math.prod(kernel.trips)
     products = len(kernel.result.rows) * kernel.num_vectors * kernel.num_steps
     assert stream is not None
-    lines, is_far = stream.num_lines, False
-    if stream.far_rows:
-        whole = lines * FEWEST_REPEATS
-        is_far = products * iterations >= PRODUCTS_A_FAR_LINE * (whole - 1)
-        lines = whole if is_far else lines
+    is_far = 0 < stream.far_rows <= len(kernel.result.rows)
+    lines = stream.num_lines * (FEWEST_REPEATS if is_far else 1)
     each = -(-lines // iterations)
     if each * _PRODUCTS_A_LINE > products:
         return

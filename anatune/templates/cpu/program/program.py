@@ -209,7 +209,7 @@ def write_calls(
     buffers = tuple(zip(layouts, pointers, origins or [""] * len(pointers), strict=True))
     writer = _CallWriter(text, kernels, buffers, variables, extents)
     has_streams = any(operand.stream is not None for _, kernel in tiles for operand in kernel.operands)
-    condition = extents.is_once(kernels.rereading_axes()) if nest.is_partial or has_streams else NEVER
+    condition = extents.one_pass(kernels.list_rereading_axes()) if nest.is_partial or has_streams else NEVER
     if condition != NEVER:
         with text.scope(f"if {condition}:" if condition != ALWAYS else ""):
             sequential = sorted(loops, key=lambda loop: isinstance(loop, NestLoop) and loop.axis not in nest.parts)
@@ -231,8 +231,8 @@ class _CallWriter:
     variables : dict of NestLoop to str
         Variables of the cache loops.
     is_one_call : bool
-        One call computes all elements of an axis whose extent is known at run time. If that are many enough, it
-        prefetches lines far ahead; else its first line again, which costs nothing.
+        One call computes all elements of an axis whose extent is known at run time. If there are enough of them, the
+        call prefetches lines far ahead. Otherwise it prefetches its own lines again, which costs nothing.
     """
 
     text: Script

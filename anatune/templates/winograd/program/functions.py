@@ -9,7 +9,7 @@ from anatune.core.workload.nest import DTYPE_BYTES, Workload
 from anatune.core.workload.number_formats import STEP_OPERANDS
 from anatune.emit.kernels import Function, vector_attributes
 from anatune.templates.cpu.program.kernels import register_letter
-from anatune.templates.cpu.program.prefetch import FEWEST_REPEATS, LINE_BYTES, LINES_FURTHER, MOST_LINES
+from anatune.templates.cpu.program.prefetch import FEWEST_REPEATS, LINE_BYTES, MOST_LINES
 from anatune.templates.cpu.program.register_tile import Microkernel, Result, RowsAhead, Stream, TileOperand
 from anatune.templates.winograd.program.bands import band_ir
 from anatune.templates.winograd.program.layout import WinogradLayout
@@ -24,6 +24,9 @@ _PAGE_BYTES = 4096
 memory at the start of the next one. Source: Zen 4, 512 to 512 channels on 7x7, 16 tiles x 1 vector: 2.0 ms without,
 1.35 with; 256 to 256 on 14x14, which come from L3: 1.07 and 1.05.
 """
+
+_LINES_FURTHER = 2
+"""Lines by which rows are prefetched ahead of their use: 32 steps of float32, more cycles than a load from L3."""
 
 
 def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Microkernel:
@@ -43,7 +46,7 @@ def product_kernel(name: str, layout: WinogradLayout, hardware: CpuSpec) -> Micr
         steps=tuple(steps),
         masked=False,
         group=group,
-        ahead=None if rows_stay else RowsAhead(LINES_FURTHER * line, rows),
+        ahead=None if rows_stay else RowsAhead(_LINES_FURTHER * line, rows),
     )
     # transformed weights that do not fit L2 come from beyond it each time they are read
     are_streamed = layout.weight_size * size > hardware.l2.size_bytes

@@ -10,7 +10,7 @@ from anatune.core.sizes import Size
 from anatune.network.graph.nodes import Graph, Input, Node, TensorType
 from anatune.network.graph.operators import CONCAT, LAYER_NORM, SOFTMAX
 from anatune.network.relax.building import build_library
-from anatune.network.relax.kernels import write_unplanned
+from anatune.network.relax.kernels import sizes_of_concatenation, write_unplanned
 from anatune.network.relax.writing import WrittenModel, write_model
 
 tvm = pytest.importorskip("tvm")
@@ -65,6 +65,12 @@ def test_one_module_serves_all_sizes(op):
         known = np.zeros((sizes["batch"], sizes["tokens"]), np.float32)
         got = run(*map(tvm.runtime.tensor, [*arrays, known])).numpy()
         assert np.abs(got - meaning(*(array.astype(np.float64) for array in arrays))).max() <= 1e-6
+
+
+def test_concatenations_whose_sizes_vary_take_the_symbols_of_the_model():
+    parts = [Input(name, TensorType((Size.symbol("concat_rows", 5), 8), "float32")) for name in "ab"]
+    node = Node(CONCAT, tuple(parts), TensorType((parts[0].type.shape[0], 16), "float32"), {})
+    assert sizes_of_concatenation(node) == {}
 
 
 @pytest.mark.parametrize("count", [7, 8])
